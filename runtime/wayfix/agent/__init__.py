@@ -1,0 +1,1 @@
+"""One sentence's search: the episode, the prompt protocol, the loop, its trace."""

@@ -1,0 +1,210 @@
+"""The error root and every named cause. A code is the same in Python, in service replies and in ROS results.
+
+A message says what was wrong, what was expected, and what to do. `docs/errors.md` lists every code.
+"""
+
+from __future__ import annotations
+
+
+class WayfixError(Exception):
+    """Root of all errors Wayfix raises on purpose; `code` is stable across releases."""
+
+    code = "internal_error"
+
+
+class InvalidQuery(WayfixError):
+    """The sentence is empty, too long, or not text."""
+
+    code = "invalid_query"
+
+
+class InvalidBudget(WayfixError):
+    """The time allowed is not a positive, finite number of seconds."""
+
+    code = "invalid_budget"
+
+
+class InvalidOption(WayfixError):
+    """A command-line or configuration value is outside what is accepted."""
+
+    code = "invalid_option"
+
+
+# ---- a turn of an episode: these cost the policy a turn, and their message is what it reads next
+
+
+class ToolError(WayfixError):
+    """A turn that could not be carried out; the message is meant for the policy that made it."""
+
+    code = "tool_error"
+
+
+class MalformedAction(ToolError):
+    """The assistant's text holds no action of the protocol, or more than one."""
+
+    code = "malformed_action"
+
+
+class UnknownTool(ToolError):
+    """The tool called does not exist or is not offered for this scene."""
+
+    code = "unknown_tool"
+
+
+class InvalidArguments(ToolError):
+    """A tool call's arguments are missing, unknown, or of the wrong type."""
+
+    code = "invalid_arguments"
+
+
+class InvalidBox(ToolError):
+    """A box is not four integers 0 to 1000 with x_min < x_max and y_min < y_max."""
+
+    code = "invalid_box"
+
+
+class UnknownView(ToolError):
+    """A view id that this episode never returned, or one that cannot be used for this."""
+
+    code = "unknown_view"
+
+
+# ---- how an episode can end without an answer
+
+
+class DeadlineExceeded(WayfixError):
+    """The budget ended before a final answer."""
+
+    code = "deadline_exceeded"
+
+
+class TurnsExhausted(WayfixError):
+    """The policy used all its turns without a final answer."""
+
+    code = "turns_exhausted"
+
+
+class Cancelled(WayfixError):
+    """The request was cancelled by its sender."""
+
+    code = "cancelled"
+
+
+class PolicyFailed(WayfixError):
+    """The policy raised instead of answering."""
+
+    code = "policy_failed"
+
+
+# ---- a scene on disk
+
+
+class SceneError(WayfixError):
+    """Root of what can be wrong with a scene folder."""
+
+    code = "scene_error"
+
+
+class SceneNotFound(SceneError):
+    """There is no scene at this path."""
+
+    code = "scene_not_found"
+
+
+class SceneExists(SceneError):
+    """The target folder already holds something; nothing was touched."""
+
+    code = "scene_exists"
+
+
+class SceneBusy(SceneError):
+    """Another process is importing into the same folder."""
+
+    code = "scene_busy"
+
+
+class SceneTooNew(SceneError):
+    """The scene was written by a newer Wayfix, in a format this one does not know."""
+
+    code = "scene_too_new"
+
+
+class SceneCorrupt(SceneError):
+    """A checksum does not match: the file changed after it was written."""
+
+    code = "scene_corrupt"
+
+
+class StorageFull(SceneError):
+    """No space was left on the disk; what had been written was removed."""
+
+    code = "storage_full"
+
+
+class StorageFailed(SceneError):
+    """Reading or writing failed for a reason other than space."""
+
+    code = "storage_failed"
+
+
+# ---- sources brought to an import
+
+
+class SourceError(WayfixError):
+    """Root of what can be wrong with an input file of an import."""
+
+    code = "source_error"
+
+
+class UnreadableSource(SourceError):
+    """A file is missing, or its format is not one that is read."""
+
+    code = "unreadable_source"
+
+
+class MissingTransform(SourceError):
+    """A raster has no geotransform and no world file."""
+
+    code = "missing_transform"
+
+
+class MissingCrs(SourceError):
+    """A source does not say which CRS it is in, and none was given."""
+
+    code = "missing_crs"
+
+
+class InvalidCrs(SourceError):
+    """A CRS cannot be read, is of a kind that is not supported, or contradicts the file's own."""
+
+    code = "invalid_crs"
+
+
+class GeographicCrs(SourceError):
+    """A raster in degrees cannot be a scene, whose CRS is projected and in metres."""
+
+    code = "geographic_crs"
+
+
+class InvalidHeights(SourceError):
+    """Heights are not finite numbers, or nothing tells their unit."""
+
+    code = "invalid_heights"
+
+
+class InvalidLandmarks(SourceError):
+    """A landmark file lacks names or usable geometries."""
+
+    code = "invalid_landmarks"
+
+
+class NoOverlap(SourceError):
+    """Two sources of one import do not cover a common place."""
+
+    code = "no_overlap"
+
+
+class ConversionUnavailable(SourceError):
+    """No operation of known accuracy leads from one CRS or datum to another."""
+
+    code = "conversion_unavailable"

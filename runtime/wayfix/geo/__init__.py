@@ -1,0 +1,1 @@
+"""Frames, CRS, view <-> world transforms and boxes: pure functions, the ground everything else stands on."""

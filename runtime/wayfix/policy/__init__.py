@@ -1,0 +1,1 @@
+"""Who decides the next action of an episode."""

@@ -1,0 +1,1 @@
+"""One file per input format; each yields the same few plain types."""

@@ -1,0 +1,1 @@
+"""The three tools of a policy: argument models, execution, errors."""

@@ -1,0 +1,1 @@
+"""What can be looked at: zoom crops and oblique renders, and their caches."""
