@@ -96,6 +96,12 @@ class PolicyFailed(WayfixError):
     code = "policy_failed"
 
 
+class UnreadableTrace(WayfixError):
+    """A trace file is missing, damaged, or of another version."""
+
+    code = "unreadable_trace"
+
+
 # ---- a scene on disk
 
 

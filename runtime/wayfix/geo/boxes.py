@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from wayfix.errors import InvalidBox
 
 UNIT_MAX = 1000
-"""Both ends of a view are included: 0 is its left or top edge, 1000 its right or bottom edge (Qwen3-VL's convention)."""
+"""Both ends of a view are included: 0 is its left or top edge, 1000 its right or bottom one (Qwen3-VL's convention)."""
 
 UnitBox = tuple[int, int, int, int]
 """x_min, y_min, x_max, y_max as integers 0..1000; x runs right, y runs down."""

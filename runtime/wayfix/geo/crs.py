@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def parse_crs(text: str) -> CRS:
         return CRS.from_user_input(int(source) if source.isdigit() else source)
     except CRSError as error:
         raise InvalidCrs(
-            f"cannot read a CRS from {text[:80]!r}: {error}; give EPSG:<code>, a WKT, or the path of a .prj or .wkt file"
+            f"cannot read a CRS from {text[:80]!r}: {error}; give EPSG:<code>, WKT, or a .prj or .wkt file"
         ) from error
 
 
@@ -46,6 +45,8 @@ class MetricCrs:
     """A projected CRS in metres, and the factor that brings coordinates of the original CRS into it."""
 
     crs: CRS
+    original: CRS
+    """The CRS as the source has it, in its own unit."""
     factor: float
     vertical_datum: str
     height_factor: float | None
@@ -73,8 +74,8 @@ def to_metric(crs: CRS, what: str) -> MetricCrs:
         )
     factor = horizontal.axis_info[0].unit_conversion_factor
     if factor == 1.0:
-        return MetricCrs(horizontal, 1.0, vertical_datum, height_factor)
-    return MetricCrs(_with_metre(horizontal), factor, vertical_datum, height_factor)
+        return MetricCrs(horizontal, horizontal, 1.0, vertical_datum, height_factor)
+    return MetricCrs(_with_metre(horizontal), horizontal, factor, vertical_datum, height_factor)
 
 
 def _split(crs: CRS) -> tuple[CRS, str, float | None]:
@@ -109,8 +110,9 @@ def identify(crs: CRS, lon: float, lat: float) -> CRS:
 
     `lon`, `lat` (degrees) narrow the search to CRSs valid at the scene.
     """
-    if crs.to_epsg() is not None:
-        return CRS.from_epsg(crs.to_epsg())
+    registered = crs.to_epsg()
+    if registered is not None:
+        return CRS.from_epsg(registered)
     area = AreaOfInterest(lon, lat, lon, lat)
     for info in query_crs_info("EPSG", PJType.PROJECTED_CRS, area, contains=True):
         candidate = CRS.from_epsg(info.code)
@@ -144,13 +146,13 @@ class Conversion:
         return self.transformer.transform(x, y, errcheck=True, direction="INVERSE")
 
 
-def conversion(source: CRS, target: CRS, area: AreaOfInterest | None = None) -> Conversion:
+def conversion(source: CRS, target: CRS) -> Conversion:
     """The best operation PROJ can carry out here; never a ballpark one (PROJ's name for 'datum change left out').
 
     One operation is chosen for the whole scene, so that two runs and two points never use different ones.
     Raises ConversionUnavailable where none of known accuracy exists.
     """
-    group = TransformerGroup(source, target, always_xy=True, area_of_interest=area, allow_ballpark=False)
+    group = TransformerGroup(source, target, always_xy=True, allow_ballpark=False)
     if not group.transformers:
         missing = ", ".join(grid.short_name for op in group.unavailable_operations for grid in op.grids)
         hint = f"it needs the grids {missing}" if missing else "no operation is registered"
@@ -165,9 +167,3 @@ def meridian_convergence(crs: CRS, lon: float, lat: float) -> float:
     geographic = crs.geodetic_crs
     assert geographic is not None, "a projected CRS has a geodetic base"
     return float(Proj(crs).get_factors(lon, lat).meridian_convergence)
-
-
-def area_around(lons: Iterable[float], lats: Iterable[float]) -> AreaOfInterest:
-    """The area of interest around some points, degrees."""
-    lon, lat = list(lons), list(lats)
-    return AreaOfInterest(min(lon), min(lat), max(lon), max(lat))

@@ -5,6 +5,7 @@ Left, right, above and below are as on the map: west, east, north and south. Rea
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -34,7 +35,7 @@ SAME_DIRECTION = {"left": "west", "right": "east", "above": "north", "below": "s
 
 
 def direction_angle(target: WorldBox, anchor: WorldBox, direction: str) -> float:
-    """Degrees between the bearing anchor -> target (centres, grid) and `direction`; 0 is straight that way, 180 opposite."""
+    """Degrees between the grid bearing from anchor to target (centres) and `direction`: 0 is straight that way."""
     dx = target.center[0] - anchor.center[0]
     dy = target.center[1] - anchor.center[1]
     length = math.hypot(dx, dy)
@@ -47,7 +48,7 @@ def direction_angle(target: WorldBox, anchor: WorldBox, direction: str) -> float
 def point_to_line(x: float, y: float, line: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     """Distance in metres from a point to a polyline, and the nearest point (x, y) on it."""
     best = (math.inf, x, y)
-    for (ax, ay), (bx, by) in zip(line[:-1], line[1:], strict=True):
+    for (ax, ay), (bx, by) in itertools.pairwise(line):
         dx, dy = bx - ax, by - ay
         length2 = dx * dx + dy * dy
         t = 0.0 if length2 == 0 else max(0.0, min(1.0, ((x - ax) * dx + (y - ay) * dy) / length2))
@@ -59,10 +60,10 @@ def point_to_line(x: float, y: float, line: Sequence[tuple[float, float]]) -> tu
 
 
 def road_side(target: WorldBox, line: Sequence[tuple[float, float]]) -> tuple[str | None, float]:
-    """The side ('north', 'south', 'east', 'west') of a road's centre line a target lies on, and its distance in metres.
+    """The side (north, south, east or west) of a road's centre line a target lies on, and its distance in metres.
 
-    The side is that of the offset from the nearest point of the line; None where it leans within 20 degrees of a diagonal
-    and so has no plain name.
+    The side is that of the offset from the nearest point of the line; None where the offset leans more than 25 degrees
+    from it, and so has no plain name.
     """
     cx, cy = target.center
     distance, px, py = point_to_line(cx, cy, line)

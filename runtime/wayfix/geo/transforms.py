@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wayfix.geo.boxes import UNIT_MAX, UnitBox, WorldBox
 
 SNAP = 1e-6
-"""World -> view rounds outwards, but a value this close to an integer (in units of 1/1000 of the view) is that integer."""
+"""World -> view rounds outwards, but a value this close to an integer (in units 0..1000) is that integer."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,7 @@ class ViewTransform:
     @classmethod
     def north_up(cls, extent: WorldBox, width: int, height: int) -> ViewTransform:
         """The transform of a north-up image that shows exactly `extent`."""
-        return cls(
-            width, height, extent.width / width, 0.0, extent.min_x, 0.0, -extent.height / height, extent.max_y
-        )
+        return cls(width, height, extent.width / width, 0.0, extent.min_x, 0.0, -extent.height / height, extent.max_y)
 
     def pixel_to_world(self, col: float, row: float) -> tuple[float, float]:
         """World (x, y) in metres of a pixel position."""
