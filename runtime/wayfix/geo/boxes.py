@@ -69,19 +69,23 @@ def parse_unit_box(value: object) -> UnitBox:
         raise InvalidBox(f"a box is [x_min, y_min, x_max, y_max], four integers 0 to {UNIT_MAX}; got {_short(value)}")
     numbers: list[int] = []
     for v in value:
-        if isinstance(v, bool) or not isinstance(v, (int, float)) or not math.isfinite(v) or v != int(v):
+        whole = (isinstance(v, int) and not isinstance(v, bool)) or (isinstance(v, float) and v.is_integer())
+        if not whole:
             raise InvalidBox(f"box coordinates are integers 0 to {UNIT_MAX}; got {_short(v)} in {_short(value)}")
         numbers.append(int(v))
     x0, y0, x1, y1 = numbers
     if min(numbers) < 0 or max(numbers) > UNIT_MAX:
-        raise InvalidBox(f"box coordinates lie within 0 to {UNIT_MAX} of their view; got {numbers}")
+        raise InvalidBox(f"box coordinates lie within 0 to {UNIT_MAX} of their view; got {_short(numbers)}")
     if x0 >= x1 or y0 >= y1:
         raise InvalidBox(f"a box needs x_min < x_max and y_min < y_max; got {numbers}")
     return x0, y0, x1, y1
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        text = f"a {type(value).__name__} with very large numbers"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -113,8 +113,8 @@ def lonlat_polygon(ring: list[tuple[float, float]]) -> dict[str, Any]:
     shape = shapely.orient_polygons(shapely.Polygon([(x, p[1]) for x, p in zip(lons, ring, strict=True)]))
     parts = []
     for turn in (-360.0, 0.0, 360.0):
-        part = shapely.intersection(shape, shapely.box(-180.0 + turn, -90.0, 180.0 + turn, 90.0))
-        if part.area > 0:
+        cut = shapely.intersection(shape, shapely.box(-180.0 + turn, -90.0, 180.0 + turn, 90.0))
+        for part in (p for p in shapely.get_parts(cut) if p.area > 0):
             parts.append(shapely.transform(part, lambda p, turn=turn: p - [turn, 0.0]))
     if len(parts) == 1 and not np.any(np.abs(lons) > 180.0):
         parts = [shape]  # the common case keeps the corners exactly as computed

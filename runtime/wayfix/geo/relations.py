@@ -68,6 +68,8 @@ def road_side(target: WorldBox, line: Sequence[tuple[float, float]]) -> tuple[st
     cx, cy = target.center
     distance, px, py = point_to_line(cx, cy, line)
     dx, dy = cx - px, cy - py
+    if dx == 0 and dy == 0:
+        return None, distance
     if abs(dx) > abs(dy):
         side, lean = ("east" if dx > 0 else "west"), math.degrees(math.atan2(abs(dy), abs(dx)))
     else:

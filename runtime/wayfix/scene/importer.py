@@ -13,7 +13,7 @@ from pyproj import CRS
 
 from wayfix.errors import InvalidCrs, InvalidOption, NoOverlap, SceneError
 from wayfix.geo.boxes import WorldBox
-from wayfix.geo.crs import UNKNOWN_DATUM, Conversion, conversion, crs_label, identify
+from wayfix.geo.crs import UNKNOWN_DATUM, Conversion, conversion, crs_label, identify, point_scale
 from wayfix.geo.frame import SceneFrame
 from wayfix.scene.folder import new_folder
 from wayfix.scene.manifest import Manifest, Source, read_manifest, sha256_of
@@ -30,6 +30,9 @@ from wayfix.scene.readers.raster import (
     photo_grid,
 )
 from wayfix.scene.writer import Grid, SceneWriter
+
+MAX_SCALE_ERROR = 0.005
+"""Web maps (EPSG:3857) and CRSs far from their zone are refused: sizes and distances would be wrong."""
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -103,8 +106,14 @@ def import_scene(target: Path, options: ImportOptions) -> tuple[Manifest, list[s
 
 
 def _registered(photo: RasterSource) -> CRS:
-    frame = SceneFrame(photo.crs.crs, *photo.extent.center, 0.0)
-    return identify(photo.crs.crs, *frame.origin_lonlat)
+    lonlat = SceneFrame(photo.crs.crs, *photo.extent.center, 0.0).origin_lonlat
+    scale = point_scale(photo.crs.crs, *lonlat)
+    if abs(scale - 1.0) > MAX_SCALE_ERROR:
+        raise InvalidCrs(
+            f"a metre of {photo.crs.crs.name} is {1 / scale:.3f} m on the ground at {photo.path.name}; reproject it to "
+            "a CRS that keeps lengths, for example gdalwarp -t_srs EPSG:<UTM zone> in.tif out.tif"
+        )
+    return identify(photo.crs.crs, *lonlat)
 
 
 def _probe_heights(name: str, path: Path, options: ImportOptions, crs: CRS, extent: WorldBox) -> _Heights:
@@ -113,9 +122,7 @@ def _probe_heights(name: str, path: Path, options: ImportOptions, crs: CRS, exte
     check_heights(source, unit_m)
     to_scene = conversion(source.crs.crs, crs)
     if not _covers(_extent_in(source, to_scene), extent):
-        raise NoOverlap(
-            f"{path.name} does not touch the photo; is it of another place, or in another CRS?"
-        )
+        raise NoOverlap(f"{path.name} does not touch the photo; is it of another place, or in another CRS?")
     grid = height_grid(source, extent, _extent_in(source, to_scene))
     return _Heights(name, source, grid, unit_m, to_scene.accuracy_m)
 
@@ -141,7 +148,8 @@ def _vertical_datum(options: ImportOptions, rasters: Sequence[RasterSource], hei
         stated |= {_datum_name(options.vertical_datum)}
     if len(stated) > 1:
         raise InvalidCrs(
-            f"the sources' heights are in different vertical datums ({', '.join(sorted(stated))}); bring them to one first"
+            f"the sources' heights are in different vertical datums ({', '.join(sorted(stated))}); "
+            "bring them to one first"
         )
     return stated.pop() if stated else UNKNOWN_DATUM
 

@@ -195,7 +195,7 @@ class BevPyramid(CheckedTiff):
             size = self._tiles.tile_size
             return np.zeros((size, size, 3), np.uint8)
         stream = np.frombuffer(self._tables + data[2:] if self._tables else data, np.uint8)
-        return cv2.imdecode(stream, cv2.IMREAD_COLOR_RGB)  # type: ignore[return-value]
+        return cv2.imdecode(stream, cv2.IMREAD_COLOR_RGB)
 
 
 class HeightGrid(CheckedTiff):
@@ -228,7 +228,7 @@ class HeightGrid(CheckedTiff):
         columns = ((xs - self.extent.min_x) / self.gsd - 0.5 - c0).astype(np.float32)
         rows = ((self.extent.max_y - ys) / gsd_y - 0.5 - r0).astype(np.float32)
         map_x, map_y = np.meshgrid(columns, rows)
-        return cv2.remap(cells, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)  # type: ignore[return-value]
+        return cv2.remap(cells, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
 
     def _read(self, column: int, row: int, columns: int, rows: int) -> NDArray[np.float32]:
         size = self._tiles.tile_size

@@ -116,4 +116,4 @@ def _resize(pixels: NDArray[np.uint8], extent: WorldBox, long_side: int) -> NDAr
     scale = long / max(extent.width, extent.height)
     size = max(1, round(extent.width * scale)), max(1, round(extent.height * scale))
     shrinking = size[0] < pixels.shape[1]
-    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_CUBIC)  # type: ignore[return-value]
+    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_CUBIC)

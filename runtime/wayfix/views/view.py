@@ -21,9 +21,9 @@ class ImageSizes:
     oblique: int = 512
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
-    """One image of an episode."""
+    """One image of an episode. Two views are the same only if they are one object."""
 
     id: str
     """`v0` is the whole scene, `v1`, `v2`, ... are zooms, `o1`, ... are oblique images."""
@@ -35,7 +35,7 @@ class View:
     """Pixel -> world; None for an oblique image, in which no box can be given."""
     direction: str | None = None
     """Where the camera of an oblique image stands: north, south, east or west."""
-    read_heights: Callable[[], NDArray[np.float32] | None] = field(default=lambda: None, repr=False, compare=False)
+    read_heights: Callable[[], NDArray[np.float32] | None] = field(default=lambda: None, repr=False)
     """Height above ground in metres for every pixel, or None; read only when a policy asks for it."""
 
     @property
