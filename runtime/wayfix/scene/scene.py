@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from wayfix.errors import SceneCorrupt
-from wayfix.geo.boxes import WorldBox
+from wayfix.geo.boxes import WorldBox, iou_bev
 from wayfix.geo.crs import parse_crs
 from wayfix.geo.frame import SceneFrame
 from wayfix.scene.landmark import Landmark
@@ -75,6 +75,11 @@ class Scene:
         """
         return _statistic(self.dtm, box, 0.0), _statistic(self.dsm, box, 95.0)
 
+    def name_at(self, box: WorldBox) -> str | None:
+        """The name of the landmark whose bounds are this box, near enough (IoU at least 0.5), or None."""
+        best = max(((iou_bev(box, _bounds(mark)), mark.name) for mark in self.landmarks), default=(0.0, ""))
+        return best[1] if best[0] >= 0.5 else None
+
     def problems(self) -> list[str]:
         """Check every file of the scene against the manifest; an empty list means all is well."""
         found = []
@@ -132,6 +137,11 @@ class Scene:
             matches = False
         if not matches:
             raise SceneCorrupt(f"{path} is missing or does not match its checksum; import the scene again")
+
+
+def _bounds(mark: Landmark) -> WorldBox:
+    x0, y0, x1, y1 = mark.geometry.bounds
+    return WorldBox(x0, y0, x1, y1)
 
 
 def _statistic(grid: HeightGrid | None, box: WorldBox, percentile: float) -> float | None:
