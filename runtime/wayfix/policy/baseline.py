@@ -25,7 +25,7 @@ from wayfix.policy.query import Description, Query, Relation, parse_query
 from wayfix.policy.ranking import Place, Ranked, rank
 from wayfix.views.view import ImageSizes, View
 
-MIN_SCORE = 0.22
+MIN_SCORE = 0.4
 """Below it the answer is 'not found'; chosen on training scenes (docs/paper-choices.md)."""
 
 MAX_SEARCH_VIEW_M = 150.0

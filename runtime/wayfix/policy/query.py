@@ -98,7 +98,9 @@ _SUPERLATIVES = {
 }  # fmt: skip
 _FURTHEST = re.compile(r"\b(?:furthest|farthest)\s+(?:to\s+the\s+)?(north|south|east|west|left|right)\b", re.IGNORECASE)
 _MAP_WORDS = {"left": "west", "right": "east", "above": "north", "below": "south", "top": "north", "bottom": "south"}
-_FILLER = re.compile(r"^(?:the|a|an|only|one|that|is|which|called|named|find|locate|show|me|please)\s+", re.IGNORECASE)
+_FILLER = re.compile(
+    r"^(?:the|a|an|only|one|that|is|which|where|are|called|named|find|locate|show|take|me|to|please)\s+", re.IGNORECASE
+)
 
 
 def parse_query(text: str) -> Query:

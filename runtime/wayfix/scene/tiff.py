@@ -195,7 +195,12 @@ class BevPyramid(CheckedTiff):
             size = self._tiles.tile_size
             return np.zeros((size, size, 3), np.uint8)
         stream = np.frombuffer(self._tables + data[2:] if self._tables else data, np.uint8)
-        return cv2.imdecode(stream, cv2.IMREAD_COLOR_RGB)
+        tile = cv2.imdecode(stream, cv2.IMREAD_COLOR_RGB)
+        if tile is None:
+            raise SceneCorrupt(
+                f"{self.path}: tile (level {level}, row {row}, column {column}) is no JPEG; import again"
+            )
+        return tile
 
 
 class HeightGrid(CheckedTiff):

@@ -14,7 +14,7 @@ from wayfix.synth.bodywork import draw_vehicle
 from wayfix.synth.canvas import Canvas
 from wayfix.synth.catalogue import CityObject, list_landmarks, list_objects
 from wayfix.synth.ground import draw_ground
-from wayfix.synth.heights import cell_means, make_terrain, survey_surface
+from wayfix.synth.heights import HEIGHT_GSD_M, cell_means, make_terrain, survey_surface
 from wayfix.synth.layout import make_layout
 from wayfix.synth.light import lit_image
 from wayfix.synth.names import SYLLABLES
@@ -94,6 +94,9 @@ def _check(config: CityConfig) -> None:
         raise InvalidOption(f"a city is 100 to 1000 m wide; got {config.size_m}")
     if not 0.05 <= config.gsd_m <= 0.5:
         raise InvalidOption(f"a city is drawn at 0.05 to 0.5 m; got {config.gsd_m}")
+    for cell in (config.gsd_m, HEIGHT_GSD_M):
+        if abs(config.size_m / cell - round(config.size_m / cell)) > 1e-6:
+            raise InvalidOption(f"size_m is a whole number of gsd_m and of {HEIGHT_GSD_M} m; got {config.size_m}")
     if config.points_per_m2 < 0 or config.seed < 0:
         raise InvalidOption("seed and points_per_m2 are not negative")
 

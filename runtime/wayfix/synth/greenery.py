@@ -6,6 +6,7 @@ import numpy as np
 
 from wayfix.synth.colors import jittered
 from wayfix.synth.plan import Footprint, Layout, Tree
+from wayfix.synth.streets import stretches
 
 
 def scatter_trees(rng: np.random.Generator, layout: Layout, greens: list[Footprint]) -> list[Tree]:
@@ -24,7 +25,8 @@ def scatter_trees(rng: np.random.Generator, layout: Layout, greens: list[Footpri
         step = float(rng.uniform(11, 22)) / density
         for side in (-1, 1):
             across = side * (road.width / 2 + road.pavement * 0.75)
-            for along in np.arange(road.start + 6.0, road.end - 6.0, step):
+            places = [at for start, end in stretches(road, layout.roads, 6.0) for at in np.arange(start, end, step)]
+            for along in places:
                 if rng.random() < 0.7:
                     spot = road.band(layout.grid, across, across, float(along), float(along))
                     trees.append(_tree(rng, layout, spot.x, spot.y, float(rng.uniform(1.3, 2.8))))

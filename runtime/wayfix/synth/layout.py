@@ -82,6 +82,7 @@ def _palette(rng: np.random.Generator) -> Palette:
     asphalt = ((88, 89, 93), (104, 103, 104), (76, 78, 84), (112, 108, 104))
     tints = ((1.0, 1.0, 1.0), (1.05, 1.0, 0.93), (0.95, 1.0, 1.05), (1.02, 1.01, 0.97))
     tint = tints[int(rng.integers(len(tints)))]
+    exposure = float(rng.uniform(0.82, 1.12))
     return Palette(
         grass=jittered(rng, grass[int(rng.integers(len(grass)))], 6.0),
         asphalt=jittered(rng, asphalt[int(rng.integers(len(asphalt)))], 5.0),
@@ -91,7 +92,8 @@ def _palette(rng: np.random.Generator) -> Palette:
         sun_azimuth=math.radians(float(rng.uniform(105, 255))),
         sun_elevation=math.radians(float(rng.uniform(27, 58))),
         ambient=float(rng.uniform(0.42, 0.56)),
-        tint=tint,
+        tint=(tint[0] * exposure, tint[1] * exposure, tint[2] * exposure),
+        saturation=float(rng.uniform(0.5, 0.95)),
         haze=float(rng.uniform(0.0, 0.07)),
     )
 
@@ -99,9 +101,9 @@ def _palette(rng: np.random.Generator) -> Palette:
 def _fill_blocks(rng: np.random.Generator, layout: Layout, blocks: list[Rect]) -> list[LotPlan]:
     dense = float(rng.uniform(0.7, 1.3))
     odds = {"residential": 4.0, "urban": 3.2 * dense, "commercial": 1.7 * dense, "park": 0.45}
-    occupancy = float(rng.uniform(0.4, 0.8))
+    occupancy, scale = float(rng.uniform(0.4, 0.8)), float(rng.uniform(0.88, 1.25))
     return [
-        fill_block(rng, layout.grid, layout.palette, block, number, draw_word(rng, odds), occupancy)
+        fill_block(rng, layout.grid, layout.palette, block, number, draw_word(rng, odds), occupancy, scale)
         for number, block in enumerate(blocks)
         if min(block.du, block.dv) > 10.0
     ]

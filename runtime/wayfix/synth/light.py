@@ -25,7 +25,7 @@ def lit_image(canvas: Canvas, palette: Palette, rng: np.random.Generator) -> NDA
     sun = (math.sin(palette.sun_azimuth) * cos_e, math.cos(palette.sun_azimuth) * cos_e, sin_e)
     direct = _sunlight(canvas.z, shadow, sun, canvas.gsd)
     rough = fine * canvas.grain * np.float32(0.4)
-    out = _colored(canvas.albedo, rough, direct, palette.tint, palette.ambient, palette.haze)
+    out = _colored(canvas.albedo, rough, direct, palette.tint, palette.saturation, palette.ambient, palette.haze)
     # A camera's optics: no edge of a real orthophoto is one pixel sharp.
     return cv2.GaussianBlur(out, (0, 0), 0.6)
 
@@ -100,6 +100,7 @@ def _colored(
     rough: NDArray[np.float32],
     direct: NDArray[np.float32],
     tint: tuple[float, float, float],
+    saturation: float,
     ambient: float,
     haze: float,
 ) -> NDArray[np.uint8]:
@@ -108,10 +109,12 @@ def _colored(
     out = np.empty((rows, cols, 3), np.uint8)
     for r in range(rows):
         for c in range(cols):
+            grey = (float(albedo[r, c, 0]) + albedo[r, c, 1] + albedo[r, c, 2]) / 3.0
             for k in range(3):
                 # What the sky lights is bluer than what the sun lights.
                 sky = ambient * (0.93 + 0.07 * k)
-                value = (albedo[r, c, k] + rough[r, c]) * (sky + (1.0 - ambient) * direct[r, c]) * tint[k]
+                paint = grey + saturation * (albedo[r, c, k] - grey)
+                value = (paint + rough[r, c]) * (sky + (1.0 - ambient) * direct[r, c]) * tint[k]
                 out[r, c, k] = np.uint8(min(255.0, max(0.0, value * (1.0 - haze) + 235.0 * haze)))
     return out
 

@@ -36,12 +36,22 @@ class LotPlan:
 
 
 def fill_block(
-    rng: np.random.Generator, grid: Grid, palette: Palette, block: Rect, number: int, district: str, occupancy: float
+    rng: np.random.Generator,
+    grid: Grid,
+    palette: Palette,
+    block: Rect,
+    number: int,
+    district: str,
+    occupancy: float,
+    scale: float,
 ) -> LotPlan:
-    """Cut a block into lots and fill each; its buildings keep `number`, `occupancy` is the share of taken bays."""
+    """Cut a block into lots and fill each; its buildings keep `number`.
+
+    `occupancy` is the share of taken bays, `scale` makes the lots of a scene larger or smaller than usual.
+    """
     plan = LotPlan()
     longest, odds = DISTRICTS[district]
-    for lot in _lots(rng, block, longest * float(rng.uniform(0.88, 1.15))):
+    for lot in _lots(rng, block, longest * scale * float(rng.uniform(0.9, 1.1))):
         use = draw_word(rng, odds) if min(lot.du, lot.dv) >= 11.0 else "green"
         if use == "car_park" and min(lot.du, lot.dv) >= 13.5:
             _car_park(rng, grid, palette, lot, number, occupancy, plan)

@@ -215,6 +215,9 @@ class Palette:
     sun_elevation: float
     ambient: float
     tint: tuple[float, float, float]
+    """Factors of red, green and blue: white balance and exposure."""
+    saturation: float
+    """1 keeps the paint's colours; less is how cameras and haze show them from the air."""
     haze: float
 
 

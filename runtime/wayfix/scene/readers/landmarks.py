@@ -18,6 +18,9 @@ from wayfix.geo.crs import WGS84, conversion, parse_crs
 from wayfix.scene.landmark import Landmark
 
 MAX_NAME_LENGTH = 1000
+SAME_PLACE_M = 10_000.0
+"""Swapped coordinates that fall this near to the scene were swapped by mistake."""
+
 _ALIAS_FIELDS = ("aliases", "alt_name")
 _TYPE_FIELDS = ("type", "kind", "class")
 
@@ -120,6 +123,6 @@ def _why_outside(path: Path, crs: CRS, scene_crs: CRS, shapes: np.ndarray, bound
     if crs.is_geographic:
         swapped = shapely.get_coordinates(shapes)[:, ::-1]
         x, y = conversion(WGS84, scene_crs).transformer.transform(swapped[:, 0], swapped[:, 1])
-        if shapely.intersects(shapely.multipoints(np.column_stack((x, y))[np.isfinite(x)]), bounds):
+        if shapely.distance(shapely.multipoints(np.column_stack((x, y))[np.isfinite(x)]), bounds) < SAME_PLACE_M:
             return message + "; its coordinates look like latitude, longitude: GeoJSON wants longitude first"
     return message + "; is it of another place, or in another CRS than it says?"
