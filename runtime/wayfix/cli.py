@@ -187,12 +187,14 @@ def _ground(options: argparse.Namespace) -> int:
     from wayfix.scene.scene import Scene
 
     budget = parse_budget(options.budget)
+    if options.show:
+        check_picture_path(options.show)
     with Scene(options.scene) as scene:
         result, episode, trace = Grounder(scene, _policy(options.policy)).ground(options.query, budget)
         if options.show:
             from wayfix.agent.draw import draw_episode
 
-            save_png(options.show, draw_episode(result, episode, trace))
+            save_picture(options.show, draw_episode(result, episode, trace))
         if options.trace:
             trace.save(options.trace)
         if options.json:
@@ -231,14 +233,21 @@ def describe(result: GroundResult, scene: Scene) -> str:
     return "\n".join(lines)
 
 
-def save_png(path: Path, image: Any) -> None:
+def check_picture_path(path: Path) -> None:
+    """Refuse a picture's path before work is spent on it. Raises InvalidOption."""
+    if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
+        raise InvalidOption(f"a picture is a .png or .jpg file, got {path}")
+    if not path.absolute().parent.is_dir():
+        raise InvalidOption(f"cannot write {path}: its folder does not exist")
+
+
+def save_picture(path: Path, image: Any) -> None:
     """Write an RGB picture. Raises InvalidOption where it cannot be written."""
     import cv2
 
-    if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise InvalidOption(f"a picture is a .png or .jpg file, got {path}")
-    if not path.parent.is_dir() or not cv2.imwrite(str(path), cv2.cvtColor(image, cv2.COLOR_RGB2BGR)):
-        raise InvalidOption(f"cannot write {path}; does its folder exist, and may it be written?")
+    check_picture_path(path)
+    if not cv2.imwrite(str(path), cv2.cvtColor(image, cv2.COLOR_RGB2BGR)):
+        raise InvalidOption(f"cannot write {path}; may it be written, and is there space?")
 
 
 def _scene_import(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wayfix.agent.draw import draw_episode
 from wayfix.agent.loop import Grounder
-from wayfix.cli import describe, save_png
+from wayfix.cli import describe, save_picture
 from wayfix.geo.boxes import WorldBox, iou_bev
 from wayfix.policy.baseline import BaselinePolicy
 from wayfix.scene.scene import Scene
@@ -19,7 +19,11 @@ from wayfix.synth.write import write_city
 
 DEMO_CITY = CityConfig(seed=7, split="test")
 DEMO_EXPRESSIONS = 60
-DEMO_QUERIES: tuple[str, ...] = ()
+DEMO_QUERIES = (
+    "the black car next to the orange truck to the south of Aniilo Car Park",
+    "the white van parked in the Car Park of Ebeevi Cottage",
+    "The building with a blue roof next to the black car to the east of Utouto Car Park.",
+)
 BUDGET_S = 10.0
 GOOD_IOU = 0.5
 
@@ -58,7 +62,7 @@ def _answer(grounder: Grounder, number: int, query: str, truth: WorldBox | None,
     result, episode, trace = grounder.ground(query, BUDGET_S)
     iou = iou_bev(result.box, truth) if result.box is not None and truth is not None else 0.0
     answer = DemoAnswer(query, iou, out / f"answer-{number}.png", out / f"answer-{number}.geojson")
-    save_png(answer.picture, draw_episode(result, episode, trace))
+    save_picture(answer.picture, draw_episode(result, episode, trace))
     answer.geojson.write_text(json.dumps(result.feature(grounder.scene), indent=1, ensure_ascii=False) + "\n")
     print(describe(result, grounder.scene))
     print(f"  truth       IoU {iou:.2f}")

@@ -5,6 +5,8 @@ import pytest
 from shapely.geometry import LineString, Polygon
 
 from wayfix.errors import InvalidOption
+from wayfix.geo.boxes import WorldBox
+from wayfix.synth.catalogue import MIN_ROAD_M
 from wayfix.synth.city import City, CityConfig, build_city
 from wayfix.synth.names import MIN_EDITS, edit_distance
 
@@ -140,12 +142,19 @@ def test_splits_share_no_names(cities: list[City]) -> None:
     assert not stems["val"] & stems["test"]
 
 
+def distance_to_edge(extent: WorldBox, x: float, y: float) -> float:
+    return min(x - extent.min_x, extent.max_x - x, y - extent.min_y, extent.max_y - y)
+
+
 def test_driving_cars_keep_right_of_their_road(cities: list[City]) -> None:
     for city in cities:
         roads = {item.id: LineString(item.corners) for item in city.objects if item.kind == "road"}
         for item in (item for item in city.objects if item.state == "driving"):
             near = sorted((line.distance(Polygon(item.corners).centroid), i) for i, line in roads.items())
-            assert near and near[0][0] <= 8.0
+            if near[0][0] > 8.0:
+                # A road of which only the end lies in the scene is drawn, and driven on, but not told.
+                assert distance_to_edge(city.extent, *item.box.center) < MIN_ROAD_M
+                continue
             road = city.objects[near[0][1]]
             turn = (item.heading_deg - road.heading_deg) % 180.0
             assert min(turn, 180.0 - turn) < 5.0

