@@ -172,7 +172,14 @@ def conversion(source: CRS, target: CRS) -> Conversion:
         raise ConversionUnavailable(f"cannot convert from {source.name} to {target.name}: {hint}")
     chosen = group.transformers[0]
     accuracy = chosen.accuracy if chosen.accuracy is not None and chosen.accuracy >= 0 else None
+    if accuracy is None and _same_datum(source, target):
+        accuracy = 0.0  # PROJ 9.7 and later state none for a mere projection
     return Conversion(chosen, accuracy, chosen.description)
+
+
+def _same_datum(source: CRS, target: CRS) -> bool:
+    a, b = source.geodetic_crs, target.geodetic_crs
+    return a is not None and b is not None and a.equals(b, ignore_axis_order=True)
 
 
 def meridian_convergence(crs: CRS, lon: float, lat: float) -> float:

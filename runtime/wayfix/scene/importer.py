@@ -121,19 +121,14 @@ def _probe_heights(name: str, path: Path, options: ImportOptions, crs: CRS, exte
     unit_m = height_unit_m(source, options.height_unit)
     check_heights(source, unit_m)
     to_scene = conversion(source.crs.crs, crs)
-    if not _covers(_extent_in(source, to_scene), extent):
+    own_extent = source.extent if source.crs.crs.equals(crs, ignore_axis_order=True) else _extent_in(source, to_scene)
+    if own_extent.clipped(extent) is None:
         raise NoOverlap(f"{path.name} does not touch the photo; is it of another place, or in another CRS?")
-    grid = height_grid(source, extent, _extent_in(source, to_scene))
+    grid = height_grid(source, extent, own_extent)
     return _Heights(name, source, grid, unit_m, to_scene.accuracy_m)
 
 
-def _covers(box: WorldBox, other: WorldBox) -> bool:
-    return box.clipped(other) is not None
-
-
 def _extent_in(source: RasterSource, to_scene: Conversion) -> WorldBox:
-    if to_scene.accuracy_m == 0.0 and "Noop" in to_scene.description:
-        return source.extent
     e = source.extent
     along = np.linspace(0.0, 1.0, 21)
     xs = np.concatenate([e.min_x + along * e.width] * 2 + [np.full(21, e.min_x), np.full(21, e.max_x)])
