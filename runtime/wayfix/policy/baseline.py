@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from wayfix.agent.deadline import Deadline
@@ -105,6 +105,7 @@ class BaselinePolicy:
     def _rank(self, query: Query, seen: _Seen, views: list[View]) -> list[Ranked]:
         target = query.target if query.target.kind else Description("building", "", query.target.color)
 
+        @cache  # asked for once per candidate
         def everywhere(described: Description) -> list[Candidate]:
             return _merged([c for view in views for c in self._find(view, described)])
 
