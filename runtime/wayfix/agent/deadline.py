@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ def check_budget(seconds: float | None) -> float:
     """A budget in seconds; None means the longest one. Raises InvalidBudget."""
     if seconds is None:
         return MAX_BUDGET_S
-    if not math.isfinite(seconds) or not 0 < seconds <= MAX_BUDGET_S:
+    if not 0 < seconds <= MAX_BUDGET_S:
         raise InvalidBudget(f"a budget is more than 0 and at most {MAX_BUDGET_S:g} s, got {seconds}")
     return float(seconds)
 
@@ -61,11 +60,17 @@ class TurnCosts:
         seen.append(seconds)
         del seen[: -self.kept]
 
+    def relax(self) -> None:
+        """Halve what tool turns are thought to cost: a plan that always says no never learns."""
+        for kind, seen in list(self._seen.items()):
+            if kind != "answer":
+                seen[:] = [s / 2 for s in seen]
+
     def expected(self, kind: str) -> float:
         """The longest of the recent turns of this kind, 0 before the first: late is worse than early."""
         return max(self._seen.get(kind, [0.0]))
 
     def affordable(self, deadline: Deadline) -> bool:
         """Whether the dearest tool turn and an answer still fit before the deadline."""
-        tools = [self.expected(kind) for kind in self._seen if kind != "answer"]
+        tools = [self.expected(kind) for kind in list(self._seen) if kind != "answer"]
         return deadline.remaining() > max(tools, default=0.0) + self.expected("answer")

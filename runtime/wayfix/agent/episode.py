@@ -33,6 +33,8 @@ def check_query(query: object) -> str:
     text = query.strip()
     if not text:
         raise InvalidQuery("the query is empty; say what to find, such as 'the red car next to the police station'")
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise InvalidQuery("the query is not valid Unicode: it holds half a surrogate pair; send it as UTF-8")
     if len(text) > MAX_QUERY_CHARS:
         raise InvalidQuery(f"the query has {len(text)} characters, at most {MAX_QUERY_CHARS} are taken")
     return text

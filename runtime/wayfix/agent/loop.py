@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -69,7 +70,8 @@ class Grounder:
         except WayfixError as error:
             final = error
         finally:
-            self.policy.forget(episode.id)
+            with contextlib.suppress(Exception):  # the answer is there; tidying up must not lose it
+                self.policy.forget(episode.id)
         # 3. Bring the answer to the world.
         result = self._result(episode, final, last, deadline, None if budget_s is None else budget * 1000)
         trace.code, trace.message = result.code, result.message
@@ -92,14 +94,18 @@ class Grounder:
             if watch:
                 watch(record)
             if final is not None:
+                if must_answer and not last_turn:
+                    self.costs.relax()
                 return final, reply
         raise TurnsExhausted(f"no final answer in {self.max_turns} turns")
 
     def _reply(self, episode: Episode, must_answer: bool, deadline: Deadline) -> Chunk:
         """The policy's whole turn, its pieces joined; the deadline is checked between them."""
         text, last = "", Chunk("")
-        stream = self.policy.respond(episode.id, episode.prompt(must_answer), deadline)
+        stream = None
+        prompt = episode.prompt(must_answer)
         try:
+            stream = self.policy.respond(episode.id, prompt, deadline)
             for chunk in stream:
                 text, last = text + chunk.text, chunk
                 deadline.check()
@@ -112,8 +118,12 @@ class Grounder:
         finally:
             close = getattr(stream, "close", None)
             if close is not None:
-                close()
-        return Chunk(text, last.confidence, last.alternatives)
+                with contextlib.suppress(Exception):
+                    close()
+        # What a policy says is not to be trusted: results and traces are JSON, without NaN and half surrogates.
+        confidence = last.confidence if last.confidence is not None and 0 <= last.confidence <= 1 else None
+        alternatives = tuple(a for a in last.alternatives if 0 <= a.confidence <= 1)
+        return Chunk(text.encode("utf-8", "replace").decode(), confidence, alternatives)
 
     def _act(self, episode: Episode, reply: Chunk, policy_ms: float) -> tuple[TurnRecord, Answer | NotFound | None]:
         episode.said(reply.text)
@@ -172,7 +182,7 @@ class Grounder:
         alternatives = [
             RankedBox(episode.world_box(a.view_id, a.box), a.confidence)
             for a in last.alternatives
-            if a.view_id in episode.views
+            if a.view_id in episode.views and episode.views[a.view_id].bev
         ]
         return GroundResult(
             query=episode.query,

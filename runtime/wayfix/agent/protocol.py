@@ -37,6 +37,7 @@ QUERY_TEXT = "Find: {query}"
 TURNS_LEFT_TEXT = "Turns left: {left}."
 ANSWER_NOW_TEXT = "Answer now: no further tool call is possible."
 
+_ONE_ACTION = "write exactly one <tool_call>{...}</tool_call> or <answer>{...}</answer>"
 _ACTION = re.compile(r"<(tool_call|answer)>(.*?)</\1>", re.DOTALL)
 
 
@@ -61,14 +62,13 @@ def parse_action(text: str) -> tuple[str, Action]:
 
     Raises MalformedAction, UnknownTool, InvalidArguments or InvalidBox with a message the policy can act on.
     """
-    found = list(_ACTION.finditer(text))
-    if len(found) != 1 or len(text) > MAX_ACTION_CHARS:
-        problem = "no action" if not found else f"{len(found)} actions"
-        if len(text) > MAX_ACTION_CHARS:
-            problem = f"more than {MAX_ACTION_CHARS} characters"
+    if len(text) > MAX_ACTION_CHARS:
         raise MalformedAction(
-            f"the turn holds {problem}; write exactly one <tool_call>{{...}}</tool_call> or <answer>{{...}}</answer>"
+            f"the turn has {len(text)} characters, at most {MAX_ACTION_CHARS} are read; {_ONE_ACTION}"
         )
+    found = list(_ACTION.finditer(text))
+    if len(found) != 1:
+        raise MalformedAction(f"the turn holds {len(found) or 'no'} actions; {_ONE_ACTION}")
     kind, body = found[0].groups()
     try:
         content = json.loads(body)
@@ -92,7 +92,9 @@ def _parse_answer(content: dict[str, Any]) -> Answer | NotFound:
 
 def format_call(name: str, arguments: dict[str, Any], thought: str = "") -> str:
     """A turn that calls a tool."""
-    return _join(thought, f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>")
+    # JSON may spell any sign as its code: a name that holds a tag cannot end the call early.
+    body = json.dumps({"name": name, "arguments": arguments}).replace("<", "\\u003c")
+    return _join(thought, f"<tool_call>{body}</tool_call>")
 
 
 def format_answer(view_id: str, box: UnitBox, thought: str = "") -> str:

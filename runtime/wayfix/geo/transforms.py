@@ -79,9 +79,17 @@ class ViewTransform:
             )
         ]
         us, vs = [p[0] for p in corners], [p[1] for p in corners]
-        x0, x1 = _clip(_floor(min(us))), _clip(_ceil(max(us)))
-        y0, y1 = _clip(_floor(min(vs))), _clip(_ceil(max(vs)))
+        x0, x1 = _around(min(us), max(us))
+        y0, y1 = _around(min(vs), max(vs))
         return (x0, y0, x1, y1) if x0 < x1 and y0 < y1 else None
+
+
+def _around(low: float, high: float) -> tuple[int, int]:
+    """The whole units around a range, clipped to the view; a range without width on a whole unit is given one unit."""
+    a, b = _floor(low), _ceil(high)
+    if a == b:
+        a, b = (a, b + 1) if a < UNIT_MAX else (a - 1, b)
+    return _clip(a), _clip(b)
 
 
 def _floor(value: float) -> int:

@@ -74,6 +74,9 @@ class BaselinePolicy:
         if query.name and query.name in seen.places and not query.relations:
             yield self._named(query, seen, can_act)
             return
+        if query.target.kind is None and not query.relations and query.name in seen.asked:
+            yield Chunk(format_not_found())
+            return
         regions = _search_regions(query, seen)
         if can_act and len(seen.zooms) < len(regions):
             yield Chunk(_zoom_call(seen.overview, regions[len(seen.zooms)]))

@@ -76,7 +76,7 @@ _CONNECTOR = re.compile(
     rf"""\b(?:
       (?:on|at|along)\s+the\s+(?P<side>{_DIRECTION})(?:ern)?(?:-hand)?\s+side\s+of
     | (?:(?:just|directly|immediately|far|somewhere|lying|standing|located|situated|parked|that\s+is|which\s+is)\s+)*
-      (?:to\s+the\s+)?(?P<direction>{_DIRECTION})\s+(?:of\b|(?=the\b))
+      (?:to\s+the\s+)?(?P<direction>{_DIRECTION})(?:\s+of\b|(?=\s+the\b)|(?<=above)|(?<=below))
     | (?:(?:parked|standing|right|directly|immediately|just)\s+)*(?P<next>next\s+to|beside|adjacent\s+to|alongside)
     | (?:(?:parked|standing|right)\s+)*(?P<near>near(?:\s+to)?|nearby|close\s+to|around|in\s+the\s+vicinity\s+of|by)
     | (?:(?:parked|standing)\s+)*(?P<in>in|inside|within|at)
@@ -99,7 +99,8 @@ _SUPERLATIVES = {
 _FURTHEST = re.compile(r"\b(?:furthest|farthest)\s+(?:to\s+the\s+)?(north|south|east|west|left|right)\b", re.IGNORECASE)
 _MAP_WORDS = {"left": "west", "right": "east", "above": "north", "below": "south", "top": "north", "bottom": "south"}
 _FILLER = re.compile(
-    r"^(?:the|a|an|only|one|that|is|which|where|are|called|named|find|locate|show|take|me|to|please)\s+", re.IGNORECASE
+    r"^(?:the|a|an|only|one|that|is|which|where|are|called|named|find|locate|show|take|me|to|please)(?:\s+|$)",
+    re.IGNORECASE,
 )
 
 
@@ -149,7 +150,7 @@ def _take_ordinal(text: str) -> tuple[str, int, str]:
     count = match["n"].lower()
     side = match["from"].lower()
     rest = f"{text[: match.start()]}{match['what']}{text[match.end() :]}"
-    return rest, _ORDINALS.get(count) or int(re.sub(r"\D", "", count)), _MAP_WORDS.get(side, side)
+    return rest, _ORDINALS.get(count) or int(re.sub(r"\D", "", count)[:9]), _MAP_WORDS.get(side, side)
 
 
 def _split(text: str) -> tuple[str, list[Relation]]:

@@ -129,4 +129,4 @@ def _by_superlative(scored: Sequence[Ranked], superlative: str) -> list[Ranked]:
 
 def _by_ordinal(scored: Sequence[Ranked], ordinal: int, start: str) -> list[Ranked]:
     ordered = sorted(_plausible(scored), key=lambda r: -_MEASURES[start or "west"](r.candidate))
-    return [Ranked(r.candidate, r.score * 0.5 ** abs(i - (ordinal - 1))) for i, r in enumerate(ordered)]
+    return [Ranked(r.candidate, r.score * 0.5 ** min(abs(i - (ordinal - 1)), 9999)) for i, r in enumerate(ordered)]
