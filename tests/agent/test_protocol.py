@@ -169,8 +169,8 @@ def test_whole_numbers_written_as_floats_are_coordinates() -> None:
         ("<tool_call>{'name': 1}</tool_call>", "not valid JSON"),
         ("<answer></answer>", "not valid JSON"),
         (f'<answer>{{"x": {"9" * 5000}}}</answer>', "not valid JSON"),
-        (" " * MAX_ACTION_CHARS + format_not_found(), f"more than {MAX_ACTION_CHARS} characters"),
-        ("x" * (MAX_ACTION_CHARS + 1), f"more than {MAX_ACTION_CHARS} characters"),
+        (" " * MAX_ACTION_CHARS + format_not_found(), f"at most {MAX_ACTION_CHARS} are read"),
+        ("x" * (MAX_ACTION_CHARS + 1), f"at most {MAX_ACTION_CHARS} are read"),
     ],
 )
 def test_a_turn_that_is_not_exactly_one_action_is_malformed_and_told_so(text: str, rule: str) -> None:
