@@ -198,6 +198,18 @@ class InvalidHeights(SourceError):
     code = "invalid_heights"
 
 
+class InvalidPoints(SourceError):
+    """A point cloud holds coordinates or colours that cannot be used."""
+
+    code = "invalid_points"
+
+
+class InvalidMap(SourceError):
+    """An OpenStreetMap file is empty or is none."""
+
+    code = "invalid_map"
+
+
 class InvalidLandmarks(SourceError):
     """A landmark file lacks names or usable geometries."""
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from wayfix.errors import InvalidHeights, SceneCorrupt, SceneNotFound, StorageFailed, UnreadableSource
 from wayfix.geo.boxes import WorldBox
-from wayfix.scene.points import INDEX, POINT, Points, PointStore, write_points
+from wayfix.scene.point_writer import write_points
+from wayfix.scene.points import INDEX, POINT, Points, PointStore
 
 EAST, NORTH = 500_000.0, 5_700_000.0
 Cloud = tuple[NDArray[np.float64], NDArray[np.uint8], NDArray[np.uint8]]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from wayfix.errors import InvalidArguments
 from wayfix.geo.boxes import WorldBox
-from wayfix.scene.points import PointStore, write_points
+from wayfix.scene.point_writer import write_points
+from wayfix.scene.points import PointStore
 from wayfix.views.oblique import BACKGROUND, render_oblique
 
 X0, Y0 = 400_000.0, 5_000_000.0

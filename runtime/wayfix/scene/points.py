@@ -17,15 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wayfix.errors import (
-    InvalidHeights,
-    SceneCorrupt,
-    SceneError,
-    SceneNotFound,
-    StorageFailed,
-    StorageFull,
-    UnreadableSource,
-)
+from wayfix.errors import SceneCorrupt, SceneError, SceneNotFound, StorageFailed, StorageFull
 from wayfix.geo.boxes import WorldBox
 
 TILE_SIZE = 20.0
@@ -48,8 +40,6 @@ INDEX = np.dtype(
 )
 """One row per tile, in file order. `offset` counts points; `low` and `high` are the smallest and largest `xyz`."""
 
-_FINEST_VOXELS = 1024  # along a tile's side: voxels of 2 cm, finer than surveys are accurate
-_BITS = 21  # of a voxel number per axis in a 63-bit Morton code
 _ADVICE = "run `wayfix scene check` and re-import the scene"
 
 
@@ -83,41 +73,6 @@ class TileSpans:
     """Points per square metre of ground in these spans; 0 where there are none."""
 
 
-def write_points(folder: Path, xyz: NDArray[np.float64], rgb: NDArray[np.uint8], classes: NDArray[np.uint8]) -> None:
-    """Write a point store into `folder`, which is created where missing.
-
-    xyz: float64 (N, 3), scene CRS, metres. rgb: uint8 (N, 3). classes: uint8 (N,), ASPRS. The result depends on the
-    points and their order only. Raises UnreadableSource for empty, mismatched or non-finite input, InvalidHeights for
-    heights that are not finite, StorageFull or StorageFailed; on failure neither file is left behind.
-    """
-    xyz, rgb, classes = _checked(xyz, rgb, classes)
-    cells = np.floor(xyz[:, :2] / TILE_SIZE).astype(np.int64)
-    order = np.lexsort((cells[:, 0], cells[:, 1]))
-    sorted_cells = cells[order]
-    changes = np.flatnonzero((np.diff(sorted_cells, axis=0) != 0).any(axis=1)) + 1
-    starts = np.concatenate(([0], changes, [len(order)]))
-    index = np.zeros(len(starts) - 1, INDEX)
-    paths = _paths(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with paths[0].open("wb") as file:
-            for row, begin, end in zip(index, starts[:-1], starts[1:], strict=True):
-                chosen = order[begin:end]
-                ix, iy = sorted_cells[begin]
-                tile, row["z0"] = _encode(xyz[chosen], rgb[chosen], classes[chosen], int(ix), int(iy))
-                data = tile.tobytes()
-                file.write(data)
-                row["ix"], row["iy"], row["offset"], row["count"] = ix, iy, begin, len(tile)
-                row["low"], row["high"] = tile["xyz"].min(axis=0), tile["xyz"].max(axis=0)
-                row["crc32"] = zlib.crc32(data)
-        np.save(paths[1], index, allow_pickle=False)
-    except OSError as e:
-        for path in paths:
-            if path.is_file():
-                path.unlink()
-        raise _storage_error(e, folder) from e
-
-
 class PointStore:
     """A scene's points, read through a memory mapping; safe to share between threads."""
 
@@ -139,7 +94,7 @@ class PointStore:
         """
         if not folder.is_dir():
             raise SceneNotFound(f"{folder} is not a folder; a scene with points has one written by `wayfix import`")
-        tiles, table = _paths(folder)
+        tiles, table = store_paths(folder)
         try:
             index = np.load(table, allow_pickle=False)
             with tiles.open("rb") as file:
@@ -150,7 +105,7 @@ class PointStore:
         except (ValueError, EOFError) as e:
             raise SceneCorrupt(f"{table} is not a point index ({e}); {_ADVICE}") from e
         except OSError as e:
-            raise _storage_error(e, folder) from e
+            raise storage_error(e, folder) from e
         _check_index(index, table, size, tiles)
         return cls(tiles, index, np.frombuffer(data, POINT))
 
@@ -249,7 +204,8 @@ class PointStore:
         return max(float((self._high - self._low)[rows, :2].prod(axis=1).sum()), 1.0)
 
 
-def _paths(folder: Path) -> tuple[Path, Path]:
+def store_paths(folder: Path) -> tuple[Path, Path]:
+    """The files of a store: the tiles and their index."""
     return folder / "tiles.bin", folder / "index.npy"
 
 
@@ -257,70 +213,6 @@ def _corners(box: WorldBox) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     low = [box.min_x, box.min_y, -math.inf if box.min_z is None else box.min_z]
     high = [box.max_x, box.max_y, math.inf if box.max_z is None else box.max_z]
     return np.array(low), np.array(high)
-
-
-def _checked(
-    xyz: NDArray[np.float64], rgb: NDArray[np.uint8], classes: NDArray[np.uint8]
-) -> tuple[NDArray[np.float64], NDArray[np.uint8], NDArray[np.uint8]]:
-    xyz, rgb, classes = np.asarray(xyz), np.asarray(rgb), np.asarray(classes)
-    if xyz.ndim != 2 or xyz.shape[1] != 3 or xyz.dtype.kind not in "fiu":
-        raise UnreadableSource(f"points are numbers (N, 3); got {xyz.dtype} {xyz.shape}")
-    n = len(xyz)
-    if n == 0:
-        raise UnreadableSource("a point store needs at least one point, got none; is the point cloud empty?")
-    for name, array, shape in (("colours", rgb, (n, 3)), ("classes", classes, (n,))):
-        if array.dtype != np.uint8 or array.shape != shape:
-            raise UnreadableSource(f"{name} of {n} points are uint8 {shape}; got {array.dtype} {array.shape}")
-    if not np.isfinite(xyz[:, 2]).all():
-        raise InvalidHeights("point heights must be finite numbers; remove points without a height before the import")
-    if not (np.abs(xyz[:, :2]) < 2**31 * TILE_SIZE).all():  # also false for NaN
-        raise UnreadableSource("point coordinates must be finite metres in the scene CRS; is the file damaged?")
-    return xyz.astype(np.float64, copy=False), rgb, classes
-
-
-def _encode(
-    xyz: NDArray[np.float64], rgb: NDArray[np.uint8], classes: NDArray[np.uint8], ix: int, iy: int
-) -> tuple[NDArray[np.void], float]:
-    """One tile's records, coarse to fine, and its z0."""
-    z0 = float(xyz[:, 2].min())
-    tile = np.empty(len(xyz), POINT)
-    tile["xyz"] = xyz - (ix * TILE_SIZE, iy * TILE_SIZE, z0)
-    tile["rgb"], tile["cls"] = rgb, classes
-    return tile[_coarse_to_fine(tile["xyz"])], z0
-
-
-def _coarse_to_fine(xyz: NDArray[np.float32]) -> NDArray[np.intp]:
-    """An order in which the first points are one per coarse voxel, the next one per voxel half that size, and so on.
-
-    Along a Morton curve the points of any voxel of any size are neighbours, so a point is the first of its voxel
-    exactly where its code differs from the one before at that voxel's bits or above.
-    """
-    voxels = np.clip(xyz * (_FINEST_VOXELS / TILE_SIZE), 0, 2**_BITS - 1).astype(np.uint64)
-    code = _spread(voxels[:, 0]) | _spread(voxels[:, 1]) << np.uint64(1) | _spread(voxels[:, 2]) << np.uint64(2)
-    along = np.argsort(code, kind="stable")
-    code = code[along]
-    changed = code ^ np.concatenate((~code[:1], code[:-1]))
-    coarseness = np.zeros(len(code), np.int8)
-    for level in range(_BITS):
-        coarseness += changed >> np.uint64(3 * level) > 0
-    # Points of one level are shuffled (by a fixed hash of their place) so that a cut inside a level is even too.
-    shuffle = code * np.uint64(0x9E3779B97F4A7C15)
-    shuffle ^= shuffle >> np.uint64(29)
-    shuffle *= np.uint64(0xBF58476D1CE4E5B9)
-    return along[np.lexsort((shuffle, -coarseness))]
-
-
-def _spread(v: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Bits of a 21-bit number moved three apart."""
-    for shift, mask in (
-        (32, 0x1F00000000FFFF),
-        (16, 0x1F0000FF0000FF),
-        (8, 0x100F00F00F00F00F),
-        (4, 0x10C30C30C30C30C3),
-        (2, 0x1249249249249249),
-    ):
-        v = (v | v << np.uint64(shift)) & np.uint64(mask)
-    return v
 
 
 def _check_index(index: NDArray[np.void], table: Path, size: int, tiles: Path) -> None:
@@ -334,7 +226,8 @@ def _check_index(index: NDArray[np.void], table: Path, size: int, tiles: Path) -
         raise SceneCorrupt(f"{tiles} has {size} bytes where its index expects {ends[-1] * POINT.itemsize}; {_ADVICE}")
 
 
-def _storage_error(error: OSError, folder: Path) -> SceneError:
+def storage_error(error: OSError, folder: Path) -> SceneError:
+    """The named error for a failed read or write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(f"no space left for {folder}; free some or choose another disk")
     return StorageFailed(f"cannot read or write {folder}: {error.strerror or error}")

@@ -20,7 +20,7 @@ from wayfix.geo.crs import crs_label
 from wayfix.geo.frame import SceneFrame
 from wayfix.scene.landmark import Landmark
 from wayfix.scene.manifest import FORMAT_VERSION, Extent, Layer, Manifest, Origin, Source, file_entry, write_manifest
-from wayfix.scene.points import write_points
+from wayfix.scene.point_writer import write_points
 from wayfix.scene.tiff import tile_table
 from wayfix.scene.vectors import write_landmarks
 
