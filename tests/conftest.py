@@ -133,6 +133,7 @@ def write_town(folder: Path, layers: Sequence[str]) -> Path:
         writer.finish(
             scene_id=folder.name,
             revision=3,
+            grid=(extent, columns, rows),
             vertical_datum="local",
             sources=(),
             attribution=("© OpenStreetMap contributors",),

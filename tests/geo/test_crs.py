@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pyproj import CRS, Geod, Transformer
+from pyproj import CRS, Geod, Proj, Transformer
 from pyproj.exceptions import ProjError
 from pyproj.transformer import TransformerGroup
 
@@ -443,3 +444,17 @@ def test_convergence_is_right_where_longitude_is_not_counted_from_greenwich(code
 def test_utm_convergence_follows_the_textbook_formula(lon: float, lat: float) -> None:
     textbook = math.degrees(math.atan(math.tan(math.radians(lon - 3.0)) * math.sin(math.radians(lat))))
     assert meridian_convergence(CRS.from_epsg(32631), lon, lat) == pytest.approx(textbook, abs=2e-3)
+
+
+def test_a_wkt_with_a_code_is_its_registered_crs_whatever_its_datum_is_called() -> None:
+    wkt = rasterio.CRS.from_epsg(3067).to_wkt().replace("ETRS89", "EUREF-FIN")
+    metric = to_metric(CRS.from_wkt(wkt), "a raster")
+    assert metric.crs.to_epsg() == 3067
+    assert conversion(metric.crs, WGS84).accuracy_m is not None
+
+
+def test_a_code_that_belongs_to_another_projection_is_not_believed() -> None:
+    wkt = CRS.from_epsg(32631).to_wkt("WKT1_GDAL").replace('"32631"', '"32632"')
+    metric = to_metric(CRS.from_wkt(wkt), "a raster")
+    x, y = Proj(metric.crs)(3.0, 52.0)
+    assert (x, y) == pytest.approx(Proj(CRS.from_epsg(32631))(3.0, 52.0), abs=1e-3)

@@ -88,7 +88,7 @@ def test_heights_come_in_and_are_null_where_not_known(
 
     dsm = heights("dsm.tif", hole, nodata=-9999)
     dtm = heights("dtm.tif", lambda cells: cells.fill(10.0))
-    import_scene(tmp_path / "place", ImportOptions(photo=photo, dsm=dsm, dtm=dtm, vertical_datum="local"))
+    import_scene(tmp_path / "place", ImportOptions(photo=photo, dsm=(dsm,), dtm=(dtm,), vertical_datum="local"))
     x, y = ORIGIN
     with Scene(tmp_path / "place") as scene:
         assert scene.heights_in(WorldBox(x + 35, y - 35, x + 55, y - 25)) == (10.0, 18.0)
@@ -98,7 +98,7 @@ def test_heights_come_in_and_are_null_where_not_known(
 
 
 def test_heights_in_feet_become_metres(tmp_path: Path, photo: Path, heights: Callable[..., Path]) -> None:
-    options = ImportOptions(photo=photo, dsm=heights(), dtm=heights("dtm.tif"), height_unit="us-ft")
+    options = ImportOptions(photo=photo, dsm=(heights(),), dtm=(heights("dtm.tif"),), height_unit="us-ft")
     import_scene(tmp_path / "place", options)
     x, y = ORIGIN
     with Scene(tmp_path / "place") as scene:
@@ -109,10 +109,10 @@ def test_heights_in_feet_become_metres(tmp_path: Path, photo: Path, heights: Cal
 
 def test_a_vertical_crs_names_the_datum(tmp_path: Path, photo: Path, heights: Callable[..., Path]) -> None:
     dsm = heights(crs="EPSG:32631+5709")
-    manifest, _ = import_scene(tmp_path / "place", ImportOptions(photo=photo, dsm=dsm))
+    manifest, _ = import_scene(tmp_path / "place", ImportOptions(photo=photo, dsm=(dsm,)))
     assert manifest.vertical_datum == "NAP height"
     message = refused(
-        tmp_path / "other", ImportOptions(photo=photo, dsm=dsm, vertical_datum="EPSG:5703"), errors.InvalidCrs
+        tmp_path / "other", ImportOptions(photo=photo, dsm=(dsm,), vertical_datum="EPSG:5703"), errors.InvalidCrs
     )
     assert "NAP height" in message and "NAVD88 height" in message
 
@@ -153,7 +153,7 @@ def test_replacing_counts_the_revision_and_keeps_the_old_scene_until_the_new_is_
 ) -> None:
     target = tmp_path / "place"
     import_scene(target, options)
-    assert "--replace" in refused(target, options, errors.SceneExists)
+    assert "--replace" in refused(target, dataclasses.replace(options, scene_id="other"), errors.SceneExists)
     bad = dataclasses.replace(options, replace=True, landmarks=tmp_path / "photo.tif")
     with pytest.raises(errors.UnreadableSource):
         import_scene(target, bad)
@@ -211,16 +211,16 @@ def test_nan_heights_that_are_not_declared(tmp_path: Path, photo: Path, heights:
         cells[0, 50, 50] = np.nan
 
     bad = heights(change=spoil)
-    message = refused(tmp_path / "place", ImportOptions(photo=photo, dsm=bad), errors.InvalidHeights)
+    message = refused(tmp_path / "place", ImportOptions(photo=photo, dsm=(bad,)), errors.InvalidHeights)
     assert "nodata" in message
     declared = heights(change=spoil, nodata=np.nan)
-    import_scene(tmp_path / "place", ImportOptions(photo=photo, dsm=declared))
+    import_scene(tmp_path / "place", ImportOptions(photo=photo, dsm=(declared,)))
 
 
 @pytest.mark.parametrize("value", [-9999.0, 1e6, np.inf])
 def test_heights_that_no_ground_has(tmp_path: Path, photo: Path, heights: Callable[..., Path], value: float) -> None:
     bad = heights(change=lambda cells: cells.__setitem__((0, 3, 3), value))
-    refused(tmp_path / "place", ImportOptions(photo=photo, dsm=bad), errors.InvalidHeights)
+    refused(tmp_path / "place", ImportOptions(photo=photo, dsm=(bad,)), errors.InvalidHeights)
 
 
 def test_heights_of_unknown_unit(tmp_path: Path) -> None:
@@ -229,16 +229,16 @@ def test_heights_of_unknown_unit(tmp_path: Path) -> None:
     dsm = write_raster(
         tmp_path / "dsm.tif", np.full((1, 200, 300), 400, np.float32), crs="EPSG:2992", transform=transform
     )
-    message = refused(tmp_path / "place", ImportOptions(photo=photo, dsm=dsm), errors.InvalidHeights)
+    message = refused(tmp_path / "place", ImportOptions(photo=photo, dsm=(dsm,)), errors.InvalidHeights)
     assert "--height-unit" in message
-    import_scene(tmp_path / "place", ImportOptions(photo=photo, dsm=dsm, height_unit="ft"))
+    import_scene(tmp_path / "place", ImportOptions(photo=photo, dsm=(dsm,), height_unit="ft"))
     with Scene(tmp_path / "place") as scene:
         assert scene.heights_in(scene.extent)[1] == pytest.approx(400 * 0.3048, abs=1e-3)
 
 
 def test_heights_of_another_place(tmp_path: Path, photo: Path, heights: Callable[..., Path]) -> None:
     bad = heights(transform=Affine(1, 0, ORIGIN[0] + 5000, 0, -1, ORIGIN[1]))
-    refused(tmp_path / "place", ImportOptions(photo=photo, dsm=bad), errors.NoOverlap)
+    refused(tmp_path / "place", ImportOptions(photo=photo, dsm=(bad,)), errors.NoOverlap)
 
 
 def test_sixteen_bits_are_no_photo(tmp_path: Path) -> None:

@@ -22,9 +22,7 @@ def scene_folder(tmp_path: Path, options: ImportOptions, heights: Callable[..., 
     target = tmp_path / "place"
     import_scene(
         target,
-        ImportOptions(
-            photo=options.photo, landmarks=options.landmarks, dsm=heights(), dtm=heights("dtm.tif"), height_unit="m"
-        ),
+        ImportOptions(photo=options.photo, landmarks=options.landmarks, dsm=(heights(),), dtm=(heights("dtm.tif"),)),
     )
     return target
 

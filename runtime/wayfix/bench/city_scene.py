@@ -122,6 +122,7 @@ def make_scene(target: Path, recipe: Recipe, quiet: bool) -> None:
         writer.finish(
             scene_id=recipe.scene_id,
             revision=1,
+            grid=(recipe.extent, width, height),
             vertical_datum="local",
             sources=(),
             attribution=(ATTRIBUTION,),

@@ -67,6 +67,7 @@ def to_metric(crs: CRS, what: str) -> MetricCrs:
     `what` names the source in the message.
     """
     horizontal, vertical_datum, height_factor = _split(crs)
+    horizontal = _by_its_code(horizontal)
     if horizontal.is_geographic:
         raise GeographicCrs(
             f"{what} is in {horizontal.name} (degrees), a scene needs a projected CRS in metres; "
@@ -99,6 +100,28 @@ def _split(crs: CRS) -> tuple[CRS, str, float | None]:
     if len(crs.axis_info) == 3:
         return crs.to_2d(), "ellipsoid", crs.axis_info[2].unit_conversion_factor
     return crs, UNKNOWN_DATUM, None
+
+
+def _by_its_code(crs: CRS) -> CRS:
+    """The registered CRS whose code a WKT carries, where it projects alike, else the CRS itself.
+
+    A WKT from another PROJ version may name a datum that this one's registry has under another name, and then no
+    operation is found for it.
+    """
+    code = crs.to_json_dict().get("id", {})
+    if code.get("authority") != "EPSG" or not crs.is_projected:
+        return crs
+    try:
+        registered = CRS.from_epsg(int(code["code"]))
+    except CRSError:
+        return crs
+    area = registered.area_of_use
+    if area is None:
+        return crs
+    place = (area.west + area.east) / 2, (area.south + area.north) / 2
+    x, y = Proj(crs)(*place)
+    u, v = Proj(registered)(*place)
+    return registered if math.hypot(x - u, y - v) < 1e-3 else crs
 
 
 def _with_metre(crs: CRS) -> CRS:

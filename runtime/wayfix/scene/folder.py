@@ -13,17 +13,20 @@ from pathlib import Path
 from rasterio.errors import RasterioError
 
 from wayfix.errors import SceneBusy, SceneExists, StorageFailed, StorageFull
+from wayfix.scene.journal import fingerprint_of
 from wayfix.scene.manifest import FILE_NAME
 
 _ALMOST_FULL_BYTES = 64 * 1024
 
 
 @contextlib.contextmanager
-def new_folder(target: Path, replace: bool) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `target`; it becomes `target` when the block ends without an error.
+def new_folder(target: Path, replace: bool, fingerprint: str | None = None) -> Iterator[Path]:
+    """Yield a temporary folder beside `target`; it becomes `target` when the block ends without an error.
 
-    With `replace`, an existing scene there is swapped for the new one at that moment, never before. Raises SceneExists,
-    SceneBusy (another process is importing there), StorageFull or StorageFailed; on any error nothing is left behind.
+    With `replace`, an existing scene there is swapped for the new one at that moment, never before. The folder is
+    empty, unless a `fingerprint` is given and an import with the same one was killed or interrupted: then it holds what
+    that one had made (see Journal). Raises SceneExists, SceneBusy (another process is importing there), StorageFull or
+    StorageFailed; on any error nothing is left behind.
     """
     target = target.absolute()
     temporary = target.parent / f".{target.name}.importing"
@@ -31,12 +34,17 @@ def new_folder(target: Path, replace: bool) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target):
             _check_target(target, replace)
-            shutil.rmtree(temporary, ignore_errors=True)  # left by an import that was killed
-            temporary.mkdir()
+            if fingerprint is None or fingerprint_of(temporary) != fingerprint:
+                shutil.rmtree(temporary, ignore_errors=True)  # left by an import that was killed
+                temporary.mkdir()
             try:
                 yield temporary
                 _flush(temporary)
                 _publish(temporary, target)
+            except KeyboardInterrupt:
+                if fingerprint is None:
+                    shutil.rmtree(temporary, ignore_errors=True)
+                raise
             except BaseException as error:
                 almost_full = _free_bytes(target.parent) < _ALMOST_FULL_BYTES
                 shutil.rmtree(temporary, ignore_errors=True)

@@ -70,6 +70,16 @@ class Extent(_Strict):
         return WorldBox(self.min_x, self.min_y, self.max_x, self.max_y)
 
 
+class RegistrationEntry(_Strict):
+    """How far the points lie from the photo, as measured at the import: add it to the points to meet the photo."""
+
+    east_m: float
+    north_m: float
+    pixels: float
+    """Length of the shift in pixels of the coarser of both."""
+    windows: int
+
+
 class Manifest(_Strict):
     """Everything of scene.json but its own checksum."""
 
@@ -92,6 +102,10 @@ class Manifest(_Strict):
     layers: dict[str, Layer]
     sources: tuple[Source, ...]
     attribution: tuple[str, ...]
+    registration: RegistrationEntry | None = None
+    """Null where there is no photo or no coloured cloud, or nothing to compare."""
+    fingerprint: str | None = None
+    """Of the sources and options: the same import again has nothing to do."""
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -14,9 +14,10 @@ from wayfix.geo.frame import SceneFrame
 from wayfix.scene.landmark import Landmark
 from wayfix.scene.landmark_index import LandmarkIndex
 from wayfix.scene.manifest import Manifest, read_manifest, sha256_of
+from wayfix.scene.network import Network, Place
 from wayfix.scene.points import PointStore
 from wayfix.scene.tiff import BevPyramid, HeightGrid
-from wayfix.scene.vectors import read_landmarks
+from wayfix.scene.vectors import read_landmarks, read_network, read_places
 
 
 class Scene:
@@ -61,6 +62,22 @@ class Scene:
             return ()
         self._check_file("landmarks", 0)
         return tuple(read_landmarks(self._file("landmarks")))
+
+    @cached_property
+    def network(self) -> Network | None:
+        """Footways and their nodes, or None where the scene has no map."""
+        if "network" not in self.manifest.layers:
+            return None
+        self._check_file("network", 0)
+        return read_network(self._file("network"))
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Shops, offices and the like that a route may lead to; empty where the scene has no map."""
+        if "network" not in self.manifest.layers:
+            return ()
+        self._check_file("network", 0)
+        return tuple(read_places(self._file("network")))
 
     @cached_property
     def landmark_index(self) -> LandmarkIndex:

@@ -233,7 +233,11 @@ class HeightGrid(CheckedTiff):
         columns = ((xs - self.extent.min_x) / self.gsd - 0.5 - c0).astype(np.float32)
         rows = ((self.extent.max_y - ys) / gsd_y - 0.5 - r0).astype(np.float32)
         map_x, map_y = np.meshgrid(columns, rows)
-        return cv2.remap(cells, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+        heights = cv2.remap(cells, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+        # Within half a cell of the edge the outermost heights serve; beyond it nothing is known.
+        heights[:, (xs < self.extent.min_x) | (xs > self.extent.max_x)] = np.nan
+        heights[(ys < self.extent.min_y) | (ys > self.extent.max_y)] = np.nan
+        return heights
 
     def _read(self, column: int, row: int, columns: int, rows: int) -> NDArray[np.float32]:
         size = self._tiles.tile_size

@@ -15,33 +15,50 @@ from numpy.typing import NDArray
 from pyproj import CRS
 from tqdm import tqdm
 
-from wayfix.geo.boxes import WorldBox
 from wayfix.geo.crs import crs_label
 from wayfix.geo.frame import SceneFrame
+from wayfix.scene.journal import FILE_NAME as JOURNAL_FILE
+from wayfix.scene.journal import Journal
 from wayfix.scene.landmark import Landmark
-from wayfix.scene.manifest import FORMAT_VERSION, Extent, Layer, Manifest, Origin, Source, file_entry, write_manifest
+from wayfix.scene.manifest import (
+    FORMAT_VERSION,
+    Extent,
+    Layer,
+    Manifest,
+    Origin,
+    RegistrationEntry,
+    Source,
+    file_entry,
+    write_manifest,
+)
+from wayfix.scene.network import Network, Place
 from wayfix.scene.point_writer import write_points
+from wayfix.scene.points import store_paths
+from wayfix.scene.readers.raster import Grid
 from wayfix.scene.tiff import tile_table
-from wayfix.scene.vectors import write_landmarks
+from wayfix.scene.vectors import write_landmarks, write_network
 
 TILE_PX = 256
 """Measured: a 768 px zoom decodes fewer spare pixels than with 512 (docs/benchmarks)."""
 
 JPEG_QUALITY = 90
 
-Grid = tuple[WorldBox, int, int]
-"""Extent (world, metres), width and height (pixels) of a north-up raster."""
-
 
 class SceneWriter:
     """Fills one new folder, layer by layer, and closes it with the manifest."""
 
-    def __init__(self, folder: Path, crs: CRS, quiet: bool = True) -> None:
+    def __init__(self, folder: Path, crs: CRS, quiet: bool = True, journal: Journal | None = None) -> None:
+        """With a journal, layers that an interrupted run completed are kept; see `has`."""
         self.folder = folder
         self.crs = crs
         self.quiet = quiet
-        self._layers: dict[str, Layer] = {}
-        self._photo: Grid | None = None
+        self._journal = journal
+        kept = journal.get("layers", {}) if journal is not None else {}
+        self._layers: dict[str, Layer] = {name: Layer.model_validate(layer) for name, layer in kept.items()}
+
+    def has(self, name: str) -> bool:
+        """Whether a layer is complete."""
+        return name in self._layers
 
     def photo(self, grid: Grid, blocks: Iterable[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]) -> None:
         """Write bev.tif from row blocks (first row, RGB (3, rows, width), mask (rows, width) 255 where valid)."""
@@ -66,7 +83,6 @@ class SceneWriter:
             OVERVIEW_RESAMPLING="AVERAGE",
             OVERVIEWS="IGNORE_EXISTING",
         )
-        self._photo = grid
 
     def heights(self, name: str, grid: Grid, blocks: Iterable[tuple[int, NDArray[np.float32]]]) -> None:
         """Write `dsm` or `dtm` from row blocks of metres (first row, (rows, width)), NaN where not known."""
@@ -82,31 +98,49 @@ class SceneWriter:
 
     def points(self, xyz: NDArray[np.float64], rgb: NDArray[np.uint8], classes: NDArray[np.uint8]) -> None:
         """Write points/ from world coordinates (N, 3), colours (N, 3) and ASPRS classes (N,)."""
-        folder = self.folder / "points"
-        folder.mkdir()
-        write_points(folder, xyz, rgb, classes)
-        self._add("points", folder / "tiles.bin", folder / "index.npy")
+        write_points(self.folder / "points", xyz, rgb, classes)
+        self.finished_points()
+
+    def finished_points(self) -> None:
+        """Take up the folder points/ that a PointWriter has finished."""
+        self._add("points", *store_paths(self.folder / "points"))
 
     def landmarks(self, landmarks: Sequence[Landmark]) -> None:
-        """Write vectors.gpkg."""
+        """Write vectors.gpkg with landmarks only."""
+        self.names(landmarks, None, ())
+
+    def names(self, landmarks: Sequence[Landmark], network: Network | None, places: Sequence[Place]) -> None:
+        """Write vectors.gpkg: landmarks, and the footways and places of a map; one step, always from nothing."""
         path = self.folder / "vectors.gpkg"
-        write_landmarks(path, landmarks, crs_label(self.crs))
-        self._add("landmarks", path)
+        path.unlink(missing_ok=True)
+        if landmarks:
+            write_landmarks(path, landmarks, crs_label(self.crs))
+        if network is not None:
+            write_network(path, network, places, crs_label(self.crs))
+        layer = Layer(files=(file_entry(self.folder, path),))
+        if landmarks:
+            self._layers["landmarks"] = layer
+        if network is not None:
+            self._layers["network"] = layer
+        self._record()
 
     def finish(
         self,
         *,
         scene_id: str,
         revision: int,
+        grid: Grid,
         vertical_datum: str,
         sources: Sequence[Source],
         attribution: Sequence[str],
         survey_date: str | None,
         origin_z: float,
+        registration: RegistrationEntry | None = None,
+        fingerprint: str | None = None,
     ) -> Manifest:
-        """Write scene.json; call it last."""
-        assert self._photo is not None, "a scene has a photo"
-        extent, width, _ = self._photo
+        """Write scene.json; call it last. `grid` is the photo's."""
+        self._remove_strays()
+        extent, width, _ = grid
         # A whole metre near the middle reads well, and keeps offsets small.
         x, y = (float(round(v)) for v in extent.center)
         frame = SceneFrame(self.crs, x, y, origin_z)
@@ -127,9 +161,18 @@ class SceneWriter:
             layers=self._layers,
             sources=tuple(sources),
             attribution=tuple(attribution),
+            registration=registration,
+            fingerprint=fingerprint,
         )
         write_manifest(self.folder, manifest)
         return manifest
+
+    def _remove_strays(self) -> None:
+        """Drop what belongs to no layer: GDAL's own temporary files outlive a process that was killed."""
+        kept = {entry.path for layer in self._layers.values() for entry in layer.files} | {JOURNAL_FILE}
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path.relative_to(self.folder).as_posix() not in kept:
+                path.unlink()
 
     def _profile(self, grid: Grid) -> dict[str, Any]:
         extent, width, height = grid
@@ -156,6 +199,11 @@ class SceneWriter:
 
     def _add(self, name: str, *paths: Path) -> None:
         self._layers[name] = Layer(files=tuple(file_entry(self.folder, path) for path in paths))
+        self._record()
+
+    def _record(self) -> None:
+        if self._journal is not None:
+            self._journal.put("layers", {key: layer.model_dump(mode="json") for key, layer in self._layers.items()})
 
     def _bar(self, what: str, total: int) -> tqdm:
         return tqdm(total=total, desc=f"{what:<12}", unit="row", leave=False, disable=True if self.quiet else None)

@@ -46,6 +46,7 @@ def write_city(
         manifest = writer.finish(
             scene_id=scene_id or f"city-{city.config.split}-{city.config.seed}",
             revision=revision,
+            grid=(city.extent, columns, rows),
             vertical_datum="local",
             sources=(),
             attribution=(ATTRIBUTION,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from pyproj import CRS
-from rasterio.enums import MaskFlags, Resampling
+from rasterio.enums import Resampling
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.vrt import WarpedVRT
 from rasterio.windows import Window
@@ -24,6 +24,10 @@ from wayfix.geo.crs import LENGTH_UNITS_M, MetricCrs, parse_crs, to_metric
 BLOCK_ROWS = 512
 HEIGHT_LIMITS_M = (-500.0, 10_000.0)
 """No ground or roof lies outside; a value there is an undeclared nodata or a wrong unit."""
+
+
+Grid = tuple[WorldBox, int, int]
+"""Extent (scene CRS, metres), width and height (pixels) of a north-up raster."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,6 @@ def open_raster(path: Path, given_crs: str | None) -> RasterSource:
 
 
 def _opened(path: Path) -> rasterio.DatasetReader:
-    import warnings
-
     if not path.is_file():
         raise UnreadableSource(f"{path} does not exist or is not a file")
     try:
@@ -117,7 +119,7 @@ def _has_palette(dataset: rasterio.DatasetReader) -> bool:
     return dataset.colorinterp[0] == rasterio.enums.ColorInterp.palette
 
 
-def photo_grid(source: RasterSource) -> tuple[WorldBox, int, int]:
+def photo_grid(source: RasterSource) -> Grid:
     """Extent, width and height of the north-up grid a photo is kept in; its own one where it is north-up already."""
     if source.north_up:
         return source.extent, source.width, source.height
@@ -126,40 +128,74 @@ def photo_grid(source: RasterSource) -> tuple[WorldBox, int, int]:
     return WorldBox(extent.min_x, extent.max_y - height * gsd, extent.min_x + width * gsd, extent.max_y), width, height
 
 
-def photo_blocks(source: RasterSource) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
-    """Row blocks of the photo on its grid: first row, RGB (3, rows, width), mask (rows, width; 255 is valid)."""
-    _, width, height = photo_grid(source)
-    with _opened(source.path) as dataset:
-        if source.north_up:
-            yield from _read_photo(dataset, width, height)
-        else:
-            with _warped(dataset, source, photo_grid(source), source.crs.crs, Resampling.bilinear, None) as warped:
-                yield from _read_photo(warped, width, height)
+class RasterOnGrid:
+    """A raster seen on a grid of the scene: read as it is where its pixels are the grid's, resampled where not."""
 
+    def __init__(self, source: RasterSource, crs: CRS, grid: Grid, heights: bool) -> None:
+        self._grid = grid
+        self._dataset = _opened(source.path)
+        self._offset = _pixel_offset(source, crs, grid)
+        self._reader: rasterio.DatasetReader | WarpedVRT = self._dataset
+        if self._offset is None:
+            self._reader = _warped(self._dataset, source, crs, grid, math.nan if heights else None)
 
-def _read_photo(
-    dataset: rasterio.DatasetReader, width: int, height: int
-) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
-    bands = [1, 1, 1] if dataset.count == 1 else [1, 2, 3]
-    unmasked = all(flags == [MaskFlags.all_valid] for flags in dataset.mask_flag_enums)
-    for row in range(0, height, BLOCK_ROWS):
-        rows = min(BLOCK_ROWS, height - row)
-        window = Window(0, row, width, rows)
+    def photo(self, row: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """RGB (3, rows, width) and mask (rows, width; 255 is valid) from a row of the grid on."""
+        bands = [1, 1, 1] if self._dataset.count == 1 else [1, 2, 3]
         try:
-            rgb = dataset.read(bands, window=window)
-            mask = np.full((rows, width), 255, np.uint8) if unmasked else dataset.dataset_mask(window=window)
+            return self._reader.read(bands, window=self._window(row, rows)), self._reader.dataset_mask(
+                window=self._window(row, rows)
+            )
         except RasterioError as error:
-            raise UnreadableSource(f"{dataset.name} breaks off or is damaged at row {row}: {error}") from error
-        yield row, rgb, mask
+            raise self._damaged(row, error) from error
+
+    def heights(self, row: int, rows: int) -> NDArray[np.float32]:
+        """Heights (rows, width) in the raster's own unit, NaN where not known."""
+        window = self._window(row, rows)
+        try:
+            cells = self._reader.read(1, window=window, out_dtype="float32")
+            known = self._reader.read_masks(1, window=window) > 0
+        except RasterioError as error:
+            raise self._damaged(row, error) from error
+        return np.where(known, cells, np.float32(np.nan))
+
+    def __enter__(self) -> RasterOnGrid:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reader is not self._dataset:
+            self._reader.close()
+        self._dataset.close()
+
+    def _window(self, row: int, rows: int) -> Window:
+        column, top = self._offset or (0, 0)
+        return Window(column, top + row, self._grid[1], rows)
+
+    def _damaged(self, row: int, error: RasterioError) -> UnreadableSource:
+        return UnreadableSource(f"{self._dataset.name} breaks off or is damaged near row {row}: {error}")
+
+
+def _pixel_offset(source: RasterSource, crs: CRS, grid: Grid) -> tuple[int, int] | None:
+    """Column and row of the grid's upper left pixel in the raster, or None where the pixels are not the same."""
+    extent, width, height = grid
+    gsd = extent.width / width
+    if not (source.north_up and math.isclose(source.gsd, gsd, rel_tol=1e-9) and _same_crs(source.crs.crs, crs)):
+        return None
+    column = (extent.min_x - source.transform.c) / gsd
+    row = (source.transform.f - extent.max_y) / gsd
+    whole = round(column), round(row)
+    if max(abs(column - whole[0]), abs(row - whole[1])) > 1e-3:
+        return None
+    inside = whole[0] >= 0 and whole[1] >= 0 and whole[0] + width <= source.width and whole[1] + height <= source.height
+    return whole if inside else None
+
+
+def _same_crs(a: CRS, b: CRS) -> bool:
+    return a.equals(b, ignore_axis_order=True)
 
 
 def _warped(
-    dataset: rasterio.DatasetReader,
-    source: RasterSource,
-    grid: tuple[WorldBox, int, int],
-    crs: CRS,
-    resampling: Resampling,
-    nodata: float | None,
+    dataset: rasterio.DatasetReader, source: RasterSource, crs: CRS, grid: Grid, nodata: float | None
 ) -> WarpedVRT:
     extent, width, height = grid
     options = {"nodata": nodata} if nodata is not None else {"add_alpha": dataset.count != 4}
@@ -170,7 +206,7 @@ def _warped(
         transform=Affine(extent.width / width, 0, extent.min_x, 0, -extent.height / height, extent.max_y),
         width=width,
         height=height,
-        resampling=resampling,
+        resampling=Resampling.bilinear,
         **options,
     )
 
@@ -234,30 +270,3 @@ def check_heights(source: RasterSource, unit_m: float) -> None:
                 )
     if not known:
         raise InvalidHeights(f"{source.path.name} has no valid height at all; every cell is nodata")
-
-
-def height_grid(source: RasterSource, scene_extent: WorldBox, source_extent: WorldBox) -> tuple[WorldBox, int, int]:
-    """The grid heights are kept in: the scene's CRS, the raster's own gsd, its cells where the CRS is the same.
-
-    `source_extent` is the raster's extent in the scene's CRS.
-    """
-    gsd = source.gsd
-    anchor = source_extent
-    common = source_extent.clipped(scene_extent)
-    assert common is not None, "the caller checked that they overlap"
-    x0 = anchor.min_x + math.floor((common.min_x - anchor.min_x) / gsd + 1e-6) * gsd
-    y1 = anchor.max_y - math.floor((anchor.max_y - common.max_y) / gsd + 1e-6) * gsd
-    width = math.ceil((common.max_x - x0) / gsd - 1e-6)
-    height = math.ceil((y1 - common.min_y) / gsd - 1e-6)
-    return WorldBox(x0, y1 - height * gsd, x0 + width * gsd, y1), width, height
-
-
-def height_blocks(
-    source: RasterSource, crs: CRS, grid: tuple[WorldBox, int, int], unit_m: float
-) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Row blocks of heights on a grid of the scene's CRS: first row, metres (rows, width), NaN where not known."""
-    _, width, height = grid
-    with _opened(source.path) as dataset, _warped(dataset, source, grid, crs, Resampling.bilinear, math.nan) as warped:
-        for row in range(0, height, BLOCK_ROWS):
-            window = Window(0, row, width, min(BLOCK_ROWS, height - row))
-            yield row, warped.read(1, window=window, out_dtype="float32") * np.float32(unit_m)
