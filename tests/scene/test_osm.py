@@ -32,7 +32,7 @@ from wayfix.scene.readers.osm import OsmSource, read_osm
 from wayfix.scene.readers.osm_remarks import KINDS
 from wayfix.scene.readers.osm_tags import metres, whole
 
-SHARED = Path("/work/shared/data/osm")
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "osm"
 HELSINKI = SHARED / "Helsinki.osm.pbf"
 with_data = pytest.mark.skipif(not HELSINKI.is_file(), reason="the shared extracts are not here")
 

@@ -23,12 +23,11 @@ from wayfix.scene.writer import SceneWriter
 from wayfix.synth.city import CityConfig, build_city
 from wayfix.synth.heights import HEIGHT_GSD_M
 from wayfix.synth.names import BUILDING_WORDS, ROAD_WORDS
-from wayfix.synth.write import ATTRIBUTION, CITY_CRS
+from wayfix.synth.write import ATTRIBUTION, CITY_CRS, photo_array_blocks
 
 _VERSION = 1  # raise it when the same recipe gives another scene
 _PREFIX = "bench-"
 _ORIGIN = (500_000.0, 5_700_000.0)
-_BLOCK_ROWS = 512
 
 _QUALIFIERS = ("", "", "", "", "Old", "New", "North", "South", "East", "West", "Upper", "Lower", "Saint", "Great")
 _STARTS = (
@@ -114,7 +113,7 @@ def make_scene(target: Path, recipe: Recipe, quiet: bool) -> None:
         photo, dsm, dtm, xyz, rgb, classes = _mosaic(recipe, quiet)
         writer = SceneWriter(folder, CITY_CRS, quiet)
         height, width = photo.shape[:2]
-        writer.photo((recipe.extent, width, height), _photo_blocks(photo))
+        writer.photo((recipe.extent, width, height), photo_array_blocks(photo))
         for name, cells in (("dsm", dsm), ("dtm", dtm)):
             writer.heights(name, (recipe.extent, cells.shape[1], cells.shape[0]), [(0, cells)])
         writer.points(xyz, rgb, classes)
@@ -164,12 +163,6 @@ def _mosaic(recipe: Recipe, quiet: bool) -> _Mosaic:
         parts.append((city.points_xyz[kept] + shift, city.points_rgb[kept], city.points_class[kept]))
     xyz, rgb, classes = (np.concatenate(layer) for layer in zip(*parts, strict=True))
     return photo, dsm, dtm, xyz, rgb, classes
-
-
-def _photo_blocks(photo: NDArray[np.uint8]) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
-    for row in range(0, photo.shape[0], _BLOCK_ROWS):
-        part = photo[row : row + _BLOCK_ROWS]
-        yield row, np.ascontiguousarray(part.transpose(2, 0, 1)), np.full(part.shape[:2], 255, np.uint8)
 
 
 def make_landmarks(recipe: Recipe) -> list[Landmark]:

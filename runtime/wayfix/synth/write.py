@@ -38,7 +38,7 @@ def write_city(
     grid_rows, grid_columns = city.dsm.shape
     with new_folder(target, replace) as folder:
         writer = SceneWriter(folder, CITY_CRS, quiet)
-        writer.photo((city.extent, columns, rows), _photo_blocks(city.bev))
+        writer.photo((city.extent, columns, rows), photo_array_blocks(city.bev))
         writer.heights("dsm", (city.extent, grid_columns, grid_rows), [(0, city.dsm)])
         writer.heights("dtm", (city.extent, grid_columns, grid_rows), [(0, city.dtm)])
         writer.points(city.points_xyz, city.points_rgb, city.points_class)
@@ -59,7 +59,8 @@ def write_city(
     return manifest
 
 
-def _photo_blocks(bev: NDArray[np.uint8]) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
+def photo_array_blocks(bev: NDArray[np.uint8]) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
+    """Row blocks of an RGB array (h, w, 3) without holes, as SceneWriter.photo takes them."""
     for row in range(0, bev.shape[0], 512):
         part = bev[row : row + 512]
         yield row, np.ascontiguousarray(part.transpose(2, 0, 1)), np.full(part.shape[:2], 255, np.uint8)
