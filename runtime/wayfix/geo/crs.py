@@ -150,9 +150,14 @@ def identify(crs: CRS, lon: float, lat: float) -> CRS:
     for info in query_crs_info("EPSG", PJType.PROJECTED_CRS, area, contains=True):
         candidate = CRS.from_epsg(info.code)
         axes = [axis.direction for axis in candidate.axis_info]
-        if sorted(axes) == ["east", "north"] and candidate.equals(crs, ignore_axis_order=True):
+        if sorted(axes) == ["east", "north"] and same_crs(candidate, crs):
             return candidate
     return crs
+
+
+def same_crs(a: CRS, b: CRS) -> bool:
+    """Whether coordinates (x first) mean the same place in both; names and the order of axes do not count."""
+    return a.equals(b, ignore_axis_order=True)
 
 
 def crs_label(crs: CRS) -> str:
@@ -202,7 +207,7 @@ def conversion(source: CRS, target: CRS) -> Conversion:
 
 def _same_datum(source: CRS, target: CRS) -> bool:
     a, b = source.geodetic_crs, target.geodetic_crs
-    return a is not None and b is not None and a.equals(b, ignore_axis_order=True)
+    return a is not None and b is not None and same_crs(a, b)
 
 
 def meridian_convergence(crs: CRS, lon: float, lat: float) -> float:

@@ -18,7 +18,7 @@ from shapely.geometry.base import BaseGeometry
 
 from wayfix.errors import InvalidCrs, InvalidOption, MissingCrs, NoOverlap, UnreadableSource
 from wayfix.geo.boxes import WorldBox
-from wayfix.geo.crs import UNKNOWN_DATUM, Conversion, MetricCrs, conversion, identify, parse_crs, point_scale
+from wayfix.geo.crs import UNKNOWN_DATUM, Conversion, MetricCrs, conversion, identify, parse_crs, point_scale, same_crs
 from wayfix.geo.frame import SceneFrame
 from wayfix.scene.buckets import PlacedCloud
 from wayfix.scene.landmark import Landmark
@@ -84,7 +84,7 @@ def open_sources(options: ImportOptions) -> ImportSources:
     opened = [open_cloud(path, options.crs, options.height_unit, options.color) for path in options.clouds]
     first = photo.crs if photo else opened[0].crs
     crs = _registered(first, (photo.extent if photo else opened[0].bounds), (options.photo or options.clouds[0]).name)
-    clouds = tuple(PlacedCloud(c, None if _same(c.crs.crs, crs) else conversion(c.crs.crs, crs)) for c in opened)
+    clouds = tuple(PlacedCloud(c, None if same_crs(c.crs.crs, crs) else conversion(c.crs.crs, crs)) for c in opened)
     area = _read_area(options.area, crs) if options.area else None
     extent = _scene_extent(photo, clouds, options.bbox, area)
     dsm = tuple(_open_heights(path, options, crs, extent) for path in options.dsm)
@@ -116,10 +116,6 @@ def open_sources(options: ImportOptions) -> ImportSources:
         paths=tuple(p for p in everything if p is not None),
         remarks=(*_landmark_remarks(own), *(osm.remarks if osm else ())),
     )
-
-
-def _same(a: CRS, b: CRS) -> bool:
-    return a.equals(b, ignore_axis_order=True)
 
 
 def _registered(metric: MetricCrs, extent: WorldBox, what: str) -> CRS:
@@ -197,7 +193,7 @@ def _open_heights(path: Path, options: ImportOptions, crs: CRS, extent: WorldBox
     unit_m = height_unit_m(raster, options.height_unit)
     check_heights(raster, unit_m)
     to_scene = conversion(raster.crs.crs, crs)
-    own = raster.extent if _same(raster.crs.crs, crs) else box_in(raster.extent, to_scene)
+    own = raster.extent if same_crs(raster.crs.crs, crs) else box_in(raster.extent, to_scene)
     if own.clipped(extent) is None:
         raise NoOverlap(f"{path.name} does not touch the scene; is it of another place, or in another CRS?")
     return HeightSource(raster, own, unit_m, to_scene.accuracy_m)

@@ -22,7 +22,7 @@ from wayfix.errors import (
     UnreadableSource,
 )
 from wayfix.geo.boxes import WorldBox
-from wayfix.geo.crs import LENGTH_UNITS_M, UNKNOWN_DATUM, MetricCrs, parse_crs, to_metric
+from wayfix.geo.crs import LENGTH_UNITS_M, UNKNOWN_DATUM, MetricCrs, parse_crs, same_crs, to_metric
 from wayfix.scene.readers.raster import HEIGHT_LIMITS_M
 
 ColorMode = Literal["rgb8", "rgb16", "intensity", "none"]
@@ -228,7 +228,7 @@ def _metric_crs(file: PointFile, given: str | None) -> MetricCrs:
     if stated is None:
         return own
     same_heights = own.height_factor is None or stated.height_factor is None or _same_heights(own, stated)
-    if not own.original.equals(stated.original, ignore_axis_order=True) or not same_heights:
+    if not same_crs(own.original, stated.original) or not same_heights:
         raise InvalidCrs(
             f"{name} says it is in {crs.name}, --crs says {parse_crs(given or '').name}; "
             "leave --crs out, or mend the file (for example pdal translate --writers.las.a_srs=EPSG:<code>)"

@@ -19,7 +19,7 @@ from rasterio.windows import Window
 
 from wayfix.errors import InvalidCrs, InvalidHeights, InvalidOption, MissingCrs, MissingTransform, UnreadableSource
 from wayfix.geo.boxes import WorldBox
-from wayfix.geo.crs import LENGTH_UNITS_M, MetricCrs, parse_crs, to_metric
+from wayfix.geo.crs import LENGTH_UNITS_M, MetricCrs, parse_crs, same_crs, to_metric
 
 BLOCK_ROWS = 512
 HEIGHT_LIMITS_M = (-500.0, 10_000.0)
@@ -98,7 +98,7 @@ def _crs_of(dataset: rasterio.DatasetReader, path: Path, given: str | None) -> C
             )
         return own
     stated = parse_crs(given)
-    if own is not None and not own.equals(stated, ignore_axis_order=True):
+    if own is not None and not same_crs(own, stated):
         raise InvalidCrs(
             f"{path.name} says it is in {own.name}, --crs says {stated.name}; leave --crs out, or mend the file"
         )
@@ -179,7 +179,7 @@ def _pixel_offset(source: RasterSource, crs: CRS, grid: Grid) -> tuple[int, int]
     """Column and row of the grid's upper left pixel in the raster, or None where the pixels are not the same."""
     extent, width, height = grid
     gsd = extent.width / width
-    if not (source.north_up and math.isclose(source.gsd, gsd, rel_tol=1e-9) and _same_crs(source.crs.crs, crs)):
+    if not (source.north_up and math.isclose(source.gsd, gsd, rel_tol=1e-9) and same_crs(source.crs.crs, crs)):
         return None
     column = (extent.min_x - source.transform.c) / gsd
     row = (source.transform.f - extent.max_y) / gsd
@@ -188,10 +188,6 @@ def _pixel_offset(source: RasterSource, crs: CRS, grid: Grid) -> tuple[int, int]
         return None
     inside = whole[0] >= 0 and whole[1] >= 0 and whole[0] + width <= source.width and whole[1] + height <= source.height
     return whole if inside else None
-
-
-def _same_crs(a: CRS, b: CRS) -> bool:
-    return a.equals(b, ignore_axis_order=True)
 
 
 def _warped(
