@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wayfix
+from wayfix.cli_eval import add_eval, add_trace
+from wayfix.cli_policy import add_policy_options, open_policy
 from wayfix.cli_scenes import add_scene, add_synth
 from wayfix.errors import InvalidBudget, InvalidOption, WayfixError
 from wayfix.exit_codes import EXIT_BAD_INPUT, EXIT_FOUND, EXIT_INTERRUPTED, EXIT_NO_ANSWER
 
 if TYPE_CHECKING:
     from wayfix.agent.result import GroundResult
-    from wayfix.policy.interface import Policy
     from wayfix.scene.scene import Scene
 
 _EPILOG = """exit status: 0 found; 1 no final answer (not found, or the budget ended); 2 bad input or a broken scene"""
@@ -52,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FOUND
     except KeyboardInterrupt:
-        message = "stopped; no half-made scene was left, and an import goes on when it is run again"
+        message = (
+            "stopped; no half-made scene was left; an import, and an evaluation with --json, goes on when run again"
+        )
         print(f"\nwayfix: {message}", file=sys.stderr)
         return EXIT_INTERRUPTED
 
@@ -70,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     add_scene(commands)
     add_synth(commands)
     _add_demo(commands)
+    add_eval(commands)
+    add_trace(commands)
     _add_bench(commands)
     return parser
 
@@ -83,11 +88,11 @@ def _add_ground(commands: Any) -> None:
     )
     ground.add_argument("query", help="the sentence, up to 1000 characters")
     ground.add_argument("--scene", type=Path, required=True, metavar="DIR", help="scene folder")
-    ground.add_argument("--policy", default="baseline", choices=["baseline"], help="who searches (%(default)s)")
     ground.add_argument("--budget", metavar="TIME", help="time allowed, such as 3s or 500ms (default: no limit)")
     ground.add_argument("--json", action="store_true", help="print one GeoJSON Feature instead of text")
     ground.add_argument("--show", type=Path, metavar="PNG", help="draw every view and the answer into a picture")
     ground.add_argument("--trace", type=Path, metavar="JSON", help="write every turn, to replay or study it")
+    add_policy_options(ground, ("baseline", "remote"))
     ground.set_defaults(run=_ground)
 
 
@@ -129,14 +134,6 @@ def parse_budget(text: str | None) -> float | None:
     return value * {"ms": 0.001, "s": 1.0, "min": 60.0, "": 1.0}[match[2]]
 
 
-def _policy(name: str) -> Policy:
-    from wayfix.policy.baseline import BaselinePolicy
-
-    if name == "baseline":
-        return BaselinePolicy()
-    raise InvalidOption(f"there is no policy {name!r}; there is: baseline")
-
-
 def _ground(options: argparse.Namespace) -> int:
     from wayfix.agent.loop import Grounder
     from wayfix.scene.scene import Scene
@@ -144,8 +141,9 @@ def _ground(options: argparse.Namespace) -> int:
     budget = parse_budget(options.budget)
     if options.show:
         check_picture_path(options.show)
+    policy, _ = open_policy(options)
     with Scene(options.scene) as scene:
-        result, episode, trace = Grounder(scene, _policy(options.policy)).ground(options.query, budget)
+        result, episode, trace = Grounder(scene, policy).ground(options.query, budget)
         if options.show:
             from wayfix.agent.draw import draw_episode
 

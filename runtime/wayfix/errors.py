@@ -69,6 +69,12 @@ class UnknownView(ToolError):
     code = "unknown_view"
 
 
+class WrongStep(ToolError):
+    """In a fixed workflow, an action other than the next step."""
+
+    code = "wrong_step"
+
+
 # ---- how an episode can end without an answer
 
 
@@ -96,10 +102,67 @@ class PolicyFailed(WayfixError):
     code = "policy_failed"
 
 
+class EndpointUnreachable(PolicyFailed):
+    """No connection to the remote policy's endpoint could be made."""
+
+    code = "endpoint_unreachable"
+
+
+class EndpointBusy(PolicyFailed):
+    """The endpoint takes no further requests now (429)."""
+
+    code = "endpoint_busy"
+
+
+class EndpointRefused(PolicyFailed):
+    """The endpoint does not take this request: wrong key, model, URL, or a feature it lacks (other 4xx)."""
+
+    code = "endpoint_refused"
+
+
+class EndpointFailed(PolicyFailed):
+    """The endpoint failed (5xx), was too slow, broke off, or sent what is no reply of the protocol."""
+
+    code = "endpoint_failed"
+
+
 class UnreadableTrace(WayfixError):
     """A trace file is missing, damaged, or of another version."""
 
     code = "unreadable_trace"
+
+
+# ---- evaluation
+
+
+class EvaluationError(WayfixError):
+    """Root of what can be wrong with an evaluation's inputs."""
+
+    code = "evaluation_error"
+
+
+class UnreadableQueries(EvaluationError):
+    """A file of queries is missing, damaged, or lacks what every query needs."""
+
+    code = "unreadable_queries"
+
+
+class UnreadableReport(EvaluationError):
+    """A file is no report of `wayfix eval`, or of a newer version."""
+
+    code = "unreadable_report"
+
+
+class SuiteChanged(EvaluationError):
+    """A frozen suite came out different here: its figures would not be comparable."""
+
+    code = "suite_changed"
+
+
+class NotComparable(EvaluationError):
+    """Two reports share no query, or are of different suites."""
+
+    code = "not_comparable"
 
 
 # ---- a scene on disk

@@ -10,15 +10,16 @@ from typing import Any
 from wayfix.agent.messages import Message, Prompt
 from wayfix.agent.protocol import (
     ANSWER_NOW_TEXT,
+    CALL_NOW_TEXT,
     MAX_TURNS,
     OVERVIEW_TEXT,
     QUERY_TEXT,
     SYSTEM_TEXT,
     TURNS_LEFT_TEXT,
 )
-from wayfix.errors import InvalidQuery, ToolError, UnknownView
+from wayfix.errors import InvalidQuery, ToolError, UnknownView, WrongStep
 from wayfix.geo.boxes import UnitBox, WorldBox
-from wayfix.tools.arguments import LandmarkQuery, ObliqueRender, ToolCall, ZoomIn
+from wayfix.tools.arguments import LandmarkQuery, ObliqueRender, ToolCall, ZoomIn, tool_name
 from wayfix.tools.toolbox import Toolbox, ToolResult
 from wayfix.views.view import View
 
@@ -47,10 +48,14 @@ class Episode:
     query: str
     toolbox: Toolbox
     max_turns: int = MAX_TURNS
+    workflow: tuple[str, ...] = ()
+    """Tools that must be called in this order, each once, before the answer; empty: the policy is free."""
     id: str = field(default_factory=lambda: f"e{next(_count)}")
     views: dict[str, View] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     turns: int = 0
+    steps: int = 0
+    """Steps of the workflow that are done."""
     best: WorldBox | None = None
     """The best region so far, for a partial answer: the last candidate, else crop, else landmark looked at."""
 
@@ -66,9 +71,13 @@ class Episode:
     def prompt(self, must_answer: bool) -> Prompt:
         """What the policy reads before its next turn."""
         messages = tuple(self.messages)
+        must_answer = must_answer or self._workflow_done
+        must_call = None if must_answer or not self.workflow else self.workflow[self.steps]
         if must_answer:
             messages += (Message("user", (ANSWER_NOW_TEXT,)),)
-        return Prompt(tuple(self.toolbox.schemas()), messages, self.query, must_answer)
+        elif must_call:
+            messages += (Message("user", (CALL_NOW_TEXT.format(tool=must_call),)),)
+        return Prompt(tuple(self.toolbox.schemas()), messages, self.query, must_answer, must_call)
 
     def said(self, text: str) -> None:
         """Record the policy's turn."""
@@ -77,12 +86,28 @@ class Episode:
 
     def execute(self, call: ToolCall) -> ToolResult:
         """Run a tool call, add its view, record its answer. Raises ToolError, recording nothing, if it cannot be."""
+        if self.workflow and (self._workflow_done or tool_name(call) != self.workflow[self.steps]):
+            raise WrongStep(f"{tool_name(call)} is not the next step; {self._next_step}")
         result = self.toolbox.run(call, self.views)
+        self.steps += 1
         if result.view is not None:
             self.views[result.view.id] = result.view
         self._remember_region(call, result)
         self._answer(result.content, result.view)
         return result
+
+    @property
+    def _workflow_done(self) -> bool:
+        return bool(self.workflow) and self.steps >= len(self.workflow)
+
+    @property
+    def _next_step(self) -> str:
+        return "answer now" if self._workflow_done else f"call {self.workflow[self.steps]}"
+
+    def check_answer_allowed(self, forced: bool) -> None:
+        """WrongStep where a fixed workflow has steps left, unless no turn or time is left for them."""
+        if self.workflow and not self._workflow_done and not forced:
+            raise WrongStep(f"an answer is not the next step; {self._next_step}")
 
     def refuse(self, error: ToolError) -> dict[str, Any]:
         """Record an error as the answer to the policy's turn; it has cost that turn."""

@@ -19,7 +19,7 @@ from wayfix.policy.interface import Chunk, Policy
 from wayfix.policy.scripted import ScriptedPolicy
 from wayfix.scene.scene import Scene
 from wayfix.tools.arguments import TOOLS, tool_name
-from wayfix.tools.toolbox import Toolbox
+from wayfix.tools.toolbox import NameSearch, Toolbox
 from wayfix.views.scene_views import SceneViews
 from wayfix.views.view import ImageSizes, View
 
@@ -37,16 +37,20 @@ class Grounder:
         *,
         max_turns: int = MAX_TURNS,
         tools: Sequence[str] = tuple(TOOLS),
+        workflow: Sequence[str] = (),
+        landmarks: NameSearch | None = None,
         cache_folder: Path | None = None,
     ) -> None:
+        """`workflow` fixes the order of tool calls before the answer; `landmarks` answers in place of the scene's."""
         self.scene = scene
         self.policy = policy
         self.max_turns = max_turns
-        self.toolbox = Toolbox(SceneViews(scene, cache_folder=cache_folder), policy.sizes, tools)
+        self.toolbox = Toolbox(SceneViews(scene, cache_folder=cache_folder), policy.sizes, tools, landmarks)
+        self.workflow = tuple(name for name in workflow if name in self.toolbox.offered)
         self.costs = TurnCosts()
         # What every query needs is made before the first one's clock starts.
         self.toolbox.overview()
-        if "landmark_query" in self.toolbox.offered:
+        if "landmark_query" in self.toolbox.offered and landmarks is None:
             _ = scene.landmark_index
 
     def ground(
@@ -60,7 +64,7 @@ class Grounder:
         # 1. Check what came, start the clock.
         text, budget = check_query(query), check_budget(budget_s)
         deadline = deadline or Deadline(budget)
-        episode = Episode(text, self.toolbox, self.max_turns)
+        episode = Episode(text, self.toolbox, self.max_turns, self.workflow)
         trace = self._new_trace(text)
         # 2. Take turns until an answer, an error that ends the search, or the deadline.
         final: Answer | NotFound | WayfixError
@@ -75,6 +79,8 @@ class Grounder:
         # 3. Bring the answer to the world.
         result = self._result(episode, final, last, deadline, None if budget_s is None else budget * 1000)
         trace.code, trace.message = result.code, result.message
+        if result.box is not None:
+            trace.box = (result.box.min_x, result.box.min_y, result.box.max_x, result.box.max_y)
         trace.views = [_view_record(view) for view in episode.views.values()]
         return result, episode, trace
 
@@ -88,7 +94,7 @@ class Grounder:
             must_answer = last_turn or not self.costs.affordable(deadline)
             reply = self._reply(episode, must_answer, deadline)
             policy_ms = (time.monotonic() - started) * 1000
-            record, final = self._act(episode, reply, policy_ms)
+            record, final = self._act(episode, reply, policy_ms, must_answer)
             trace.turns.append(record)
             self.costs.add("answer" if final else record.action, time.monotonic() - started)
             if watch:
@@ -123,9 +129,12 @@ class Grounder:
         # What a policy says is not to be trusted: results and traces are JSON, without NaN and half surrogates.
         confidence = last.confidence if last.confidence is not None and 0 <= last.confidence <= 1 else None
         alternatives = tuple(a for a in last.alternatives if 0 <= a.confidence <= 1)
-        return Chunk(text.encode("utf-8", "replace").decode(), confidence, alternatives)
+        tokens = (_count_or_none(last.prompt_tokens), _count_or_none(last.completion_tokens))
+        return Chunk(text.encode("utf-8", "replace").decode(), confidence, alternatives, *tokens)
 
-    def _act(self, episode: Episode, reply: Chunk, policy_ms: float) -> tuple[TurnRecord, Answer | NotFound | None]:
+    def _act(
+        self, episode: Episode, reply: Chunk, policy_ms: float, must_answer: bool
+    ) -> tuple[TurnRecord, Answer | NotFound | None]:
         episode.said(reply.text)
         started = time.monotonic()
         final: Answer | NotFound | None = None
@@ -133,6 +142,7 @@ class Grounder:
         try:
             _, action = parse_action(reply.text)
             if isinstance(action, (Answer, NotFound)):
+                episode.check_answer_allowed(must_answer)
                 if isinstance(action, Answer):
                     episode.world_box(action.view_id, action.box)
                 final, kind = action, "answer" if isinstance(action, Answer) else "not_found"
@@ -153,6 +163,8 @@ class Grounder:
             view_id=view_id,
             policy_ms=round(policy_ms, 3),
             tool_ms=round((time.monotonic() - started) * 1000, 3),
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
         )
         return record, final
 
@@ -213,6 +225,7 @@ class Grounder:
             sizes=SizesRecord(overview=sizes.overview, zoom=sizes.zoom, oblique=sizes.oblique),
             tools=list(self.toolbox.offered),
             max_turns=self.max_turns,
+            workflow=list(self.workflow),
         )
 
 
@@ -220,7 +233,12 @@ def replay(scene: Scene, trace: Trace) -> tuple[GroundResult, Episode, Trace]:
     """Run a recorded episode again without its policy; the result is the same but for time."""
     sizes = ImageSizes(**trace.sizes.model_dump())
     policy = ScriptedPolicy(trace.script(), sizes, trace.policy)
-    return Grounder(scene, policy, max_turns=trace.max_turns, tools=trace.tools).ground(trace.query)
+    grounder = Grounder(scene, policy, max_turns=trace.max_turns, tools=trace.tools, workflow=trace.workflow)
+    return grounder.ground(trace.query)
+
+
+def _count_or_none(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _view_record(view: View) -> ViewRecord:

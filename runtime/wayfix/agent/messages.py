@@ -38,3 +38,5 @@ class Prompt:
     query: str
     must_answer: bool
     """No turn or no time is left for a tool: the next action must be the final answer."""
+    must_call: str | None = None
+    """In a fixed workflow, the tool that the next action must call."""

@@ -35,6 +35,7 @@ Small objects can hardly be seen in v0: find the place first, zoom in, check, th
 OVERVIEW_TEXT = "View v0: the whole scene, {width} m wide and {height} m high."
 QUERY_TEXT = "Find: {query}"
 TURNS_LEFT_TEXT = "Turns left: {left}."
+CALL_NOW_TEXT = "Now call {tool}: no other action is possible."
 ANSWER_NOW_TEXT = "Answer now: no further tool call is possible."
 
 _ONE_ACTION = "write exactly one <tool_call>{...}</tool_call> or <answer>{...}</answer>"

@@ -41,6 +41,10 @@ class TurnRecord(_Record):
     """The view this turn made."""
     policy_ms: float
     tool_ms: float
+    prompt_tokens: int | None = None
+    """Tokens the policy's model read for this turn, where its engine says so."""
+    completion_tokens: int | None = None
+    """Tokens it wrote."""
 
 
 class ViewRecord(_Record):
@@ -72,10 +76,14 @@ class Trace(_Record):
     sizes: SizesRecord
     tools: list[str]
     max_turns: int
+    workflow: list[str] = []
+    """The fixed order of tool calls; empty where the policy was free."""
     turns: list[TurnRecord] = []
     views: list[ViewRecord] = []
     code: str = ""
     message: str = ""
+    box: tuple[float, float, float, float] | None = None
+    """What was answered, or the best region: min_x, min_y, max_x, max_y in the scene's CRS."""
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
@@ -96,6 +104,8 @@ class Trace(_Record):
                 turn.text,
                 turn.confidence,
                 tuple(Alternative(a.view_id, a.box, a.confidence) for a in turn.alternatives),
+                turn.prompt_tokens,
+                turn.completion_tokens,
             )
             for turn in self.turns
         ]
@@ -107,4 +117,7 @@ class Trace(_Record):
 
 def _error_by_code(code: str) -> type[WayfixError] | None:
     """The class of an error that can end an episode from outside its turns."""
-    return next((kind for kind in (Cancelled, DeadlineExceeded, PolicyFailed) if kind.code == code), None)
+    kinds: list[type[WayfixError]] = [Cancelled, DeadlineExceeded, PolicyFailed]
+    for kind in kinds:  # grows while it is read: subclasses at any depth
+        kinds += kind.__subclasses__()
+    return next((kind for kind in kinds if kind.code == code), None)

@@ -109,6 +109,16 @@ def iou_3d(a: WorldBox, b: WorldBox) -> float | None:
     return inter / union if union > 0 else 0.0
 
 
+def hull(boxes: Sequence[WorldBox]) -> WorldBox:
+    """The smallest ground-plane box around one or more boxes; without heights."""
+    return WorldBox(
+        min(b.min_x for b in boxes),
+        min(b.min_y for b in boxes),
+        max(b.max_x for b in boxes),
+        max(b.max_y for b in boxes),
+    )
+
+
 def gap(a: WorldBox, b: WorldBox) -> float:
     """Shortest ground-plane distance between two boxes in metres; 0 where they touch or overlap."""
     dx = max(0.0, a.min_x - b.max_x, b.min_x - a.max_x)

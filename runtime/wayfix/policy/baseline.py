@@ -17,7 +17,7 @@ from typing import Any
 from wayfix.agent.deadline import Deadline
 from wayfix.agent.messages import Prompt
 from wayfix.agent.protocol import format_answer, format_call, format_not_found
-from wayfix.geo.boxes import UNIT_MAX, UnitBox, WorldBox, iou_bev
+from wayfix.geo.boxes import UNIT_MAX, UnitBox, WorldBox, hull, iou_bev
 from wayfix.geo.relations import ALONG_ROAD_M, NEAR_GAP_M
 from wayfix.policy.detection import Candidate, find_candidates
 from wayfix.policy.interface import Alternative, Chunk
@@ -64,6 +64,9 @@ class BaselinePolicy:
         query = parse_query(prompt.query)
         seen = _read_history(prompt)
         assert seen.overview is not None and seen.overview.transform is not None, "the first view is the whole scene"
+        if prompt.must_call:
+            yield self._step(prompt.must_call, query, seen)
+            return
         can_act = not prompt.must_answer
         offered = {tool["function"]["name"] for tool in prompt.tools}
 
@@ -90,6 +93,20 @@ class BaselinePolicy:
             yield Chunk(_zoom_call(seen.overview, close))
             return
         yield self._answer(query, seen, ranked)
+
+    def _step(self, tool: str, query: Query, seen: _Seen) -> Chunk:
+        """One step of a fixed workflow: the name, the ground its relation leaves, a look at the best candidate."""
+        assert seen.overview is not None
+        regions = _search_regions(query, seen)
+        if tool == "landmark_query":
+            name = next((name for name in query.names if name not in seen.asked), query.name or "landmark")
+            return Chunk(format_call(tool, {"landmark_name": name, "source_view_id": "v0"}))
+        if tool == "zoom_in":
+            return Chunk(_zoom_call(seen.overview, hull(regions)))
+        view = seen.zooms[-1] if seen.zooms else seen.overview
+        ranked = self._rank(query, seen, [view])
+        box = _unit(view, ranked[0].candidate.box if ranked else view.region) or (0, 0, UNIT_MAX, UNIT_MAX)
+        return Chunk(format_call(tool, {"source_view_id": view.id, "candidate_box": list(box), "direction": "south"}))
 
     def forget(self, episode_id: str) -> None:
         """Drop the candidates found so far; they are per view, and views belong to an episode."""

@@ -30,6 +30,10 @@ class Chunk:
     """Probability 0..1 that the answer is a hit."""
     alternatives: tuple[Alternative, ...] = ()
     """Further candidates, the likeliest first."""
+    prompt_tokens: int | None = None
+    """Tokens the model read for this turn, images included, where the engine says so."""
+    completion_tokens: int | None = None
+    """Tokens it wrote."""
 
 
 class Policy(Protocol):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import html
-import json
 import math
-import re
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wayfix.errors import InvalidOption, StorageFailed
+from wayfix.errors import InvalidOption
 from wayfix.geo.boxes import WorldBox
 from wayfix.geo.crs import point_scale
 from wayfix.geo.frame import SceneFrame
+from wayfix.html import check_path, embedded_json, escaped, fill, package_text, write_html
 from wayfix.scene.scene import Scene
 from wayfix.scene_map.features import landmark_features, point_features, way_features
 from wayfix.scene_map.rasters import height_layer, photo_uri
@@ -23,6 +20,7 @@ from wayfix.scene_map.rasters import height_layer, photo_uri
 PHOTO_LIMITS_PX = (64, 8192)
 """Long side of the photo; phones refuse pictures much larger."""
 
+_PACKAGE = "wayfix.scene_map"
 _HEIGHT_TITLES = {"dsm": "Surface heights (DSM)", "dtm": "Ground heights (DTM)"}
 _DEGREE_M = 111_320.0
 """Metres per degree of latitude, and of longitude at the equator."""
@@ -31,43 +29,24 @@ _DEGREE_M = 111_320.0
 def write_map(scene: Scene, path: Path, long_side_px: int = 3000) -> None:
     """Write the page that shows a scene; the photo in it is at most `long_side_px` pixels wide or high.
 
-    Raises InvalidOption for a size or a path that cannot be, StorageFailed where the page cannot be written.
+    Raises InvalidOption for a size or a path that cannot be, StorageFull or StorageFailed where it cannot be written.
     """
     low, high = PHOTO_LIMITS_PX
     if not low <= long_side_px <= high:
         raise InvalidOption(f"the photo's long side must be {low} to {high} pixels, got {long_side_px}")
-    if not path.absolute().parent.is_dir():
-        raise InvalidOption(f"cannot write {path}: its folder does not exist")
-    page = _fill(_page_file("template.html"), _page_parts(scene, long_side_px))
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise StorageFailed(f"cannot write {path}: {error.strerror or error}") from error
+    check_path(path)
+    write_html(path, [fill(package_text(_PACKAGE, "template.html"), _page_parts(scene, long_side_px))])
 
 
 def _page_parts(scene: Scene, long_side_px: int) -> dict[str, str]:
     return {
-        "title": html.escape(scene.id),
-        "style": _page_file("style.css"),
-        "canvas": _page_file("canvas.js"),
-        "moves": _page_file("moves.js"),
-        "panel": _page_file("panel.js"),
+        "title": escaped(scene.id),
+        "style": package_text(_PACKAGE, "style.css"),
+        "canvas": package_text(_PACKAGE, "canvas.js"),
+        "moves": package_text(_PACKAGE, "moves.js"),
+        "panel": package_text(_PACKAGE, "panel.js"),
         "data": embedded_json(scene_data(scene, long_side_px)),
     }
-
-
-def _page_file(name: str) -> str:
-    return files("wayfix.scene_map").joinpath(name).read_text(encoding="utf-8")
-
-
-def _fill(template: str, parts: dict[str, str]) -> str:
-    """Replace each {{part}} once; what a part holds is not looked at again."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
-
-
-def embedded_json(value: Any) -> str:
-    """JSON that no text in it can break out of a script element: ASCII only, and `<` escaped."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def scene_data(scene: Scene, long_side_px: int) -> dict[str, Any]:

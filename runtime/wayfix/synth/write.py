@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyproj import CRS
 
+from wayfix.geo.boxes import WorldBox
 from wayfix.geo.frame import SceneFrame
 from wayfix.scene.folder import new_folder
 from wayfix.scene.manifest import Manifest, read_manifest
@@ -55,7 +56,7 @@ def write_city(
         )
         if expressions:
             origin = manifest.origin
-            _write_queries(folder / QUERIES_FILE, SceneFrame(CITY_CRS, origin.x, origin.y, origin.z), expressions)
+            _write_queries(folder / QUERIES_FILE, SceneFrame(CITY_CRS, origin.x, origin.y, origin.z), city, expressions)
     return manifest
 
 
@@ -66,8 +67,11 @@ def photo_array_blocks(bev: NDArray[np.uint8]) -> Iterator[tuple[int, NDArray[np
         yield row, np.ascontiguousarray(part.transpose(2, 0, 1)), np.full(part.shape[:2], 255, np.uint8)
 
 
-def _write_queries(path: Path, frame: SceneFrame, expressions: Sequence[Expression]) -> None:
-    """GeoJSON features: geometry the target's WGS84 footprint, null if it is absent; all else as properties."""
+def _write_queries(path: Path, frame: SceneFrame, city: City, expressions: Sequence[Expression]) -> None:
+    """GeoJSON features: geometry the target's WGS84 footprint, null if it is absent; all else as properties.
+
+    The collection's member `candidates` holds the boxes of all buildings and cars, among which answers are ranked.
+    """
     features: list[dict[str, Any]] = []
     for e in expressions:
         box = e.box
@@ -75,12 +79,17 @@ def _write_queries(path: Path, frame: SceneFrame, expressions: Sequence[Expressi
             "id": e.id,
             "query": e.query,
             "kind": e.kind,
-            "box": None if box is None else [box.min_x, box.min_y, box.min_z, box.max_x, box.max_y, box.max_z],
+            "box": None if box is None else _six(box),
             "landmark": e.landmark,
             "landmark_distance_m": e.landmark_distance_m,
             "distractors_50m": e.distractors_50m,
         }
         geometry = None if box is None else frame.wgs84_geometry(box)
         features.append({"type": "Feature", "geometry": geometry, "properties": properties})
-    collection = {"type": "FeatureCollection", "features": features}
+    candidates = [_six(item.box) for item in city.objects if item.kind in ("building", "car")]
+    collection = {"type": "FeatureCollection", "candidates": candidates, "features": features}
     path.write_text(json.dumps(collection, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _six(box: WorldBox) -> list[float | None]:
+    return [box.min_x, box.min_y, box.min_z, box.max_x, box.max_y, box.max_z]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import shapely
@@ -13,6 +13,7 @@ from wayfix.errors import UnknownTool, UnknownView
 from wayfix.geo.boxes import UNIT_MAX, UnitBox, WorldBox
 from wayfix.geo.transforms import ViewTransform
 from wayfix.scene.landmark import Landmark
+from wayfix.scene.landmark_index import LandmarkMatches
 from wayfix.tools.arguments import TOOLS, LandmarkQuery, ObliqueRender, ToolCall, ZoomIn, tool_name, tool_schema
 from wayfix.views.scene_views import SceneViews
 from wayfix.views.view import ImageSizes, View
@@ -31,14 +32,32 @@ class ToolResult:
     view: View | None = None
 
 
-class Toolbox:
-    """The tools one scene offers: landmarks where it has some, oblique renders where it has points."""
+class NameSearch(Protocol):
+    """What finds landmarks by name: a scene's own index, or one that an evaluation has spoilt."""
 
-    def __init__(self, views: SceneViews, sizes: ImageSizes, allowed: Sequence[str] = tuple(TOOLS)) -> None:
+    def query(self, name: str, landmark_type: str | None = None, limit: int = 5) -> LandmarkMatches:
+        """The landmarks a name may mean, best first."""
+        ...
+
+
+class Toolbox:
+    """The tools one scene offers: landmarks where it has some, oblique renders where it has points.
+
+    `landmarks` answers landmark queries in place of the scene's own index.
+    """
+
+    def __init__(
+        self,
+        views: SceneViews,
+        sizes: ImageSizes,
+        allowed: Sequence[str] = tuple(TOOLS),
+        landmarks: NameSearch | None = None,
+    ) -> None:
         scene = views.scene
         lacking = {name for name, layer in _NEEDS.items() if layer not in scene.manifest.layers}
         self.views = views
         self.sizes = sizes
+        self._landmarks = landmarks
         self.offered = tuple(name for name in TOOLS if name in allowed and name not in lacking)
 
     def schemas(self) -> list[dict[str, Any]]:
@@ -71,7 +90,7 @@ class Toolbox:
         return self._oblique(call, source.id, source.transform, len(known))
 
     def _landmark(self, call: LandmarkQuery, view_id: str, transform: ViewTransform) -> ToolResult:
-        found = self.views.scene.landmark_index.query(call.landmark_name, call.landmark_type)
+        found = (self._landmarks or self.views.scene.landmark_index).query(call.landmark_name, call.landmark_type)
         content: dict[str, Any] = {"status": found.status, "view_id": view_id}
         described = [_describe(match.landmark, transform) for match in found.matches]
         if found.status == "found":

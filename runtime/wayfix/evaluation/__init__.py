@@ -1,0 +1,1 @@
+"""Accuracy: the papers' metrics on frozen and own suites, for any policy."""
