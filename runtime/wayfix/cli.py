@@ -141,8 +141,7 @@ def _ground(options: argparse.Namespace) -> int:
     budget = parse_budget(options.budget)
     if options.show:
         check_picture_path(options.show)
-    policy, _ = open_policy(options)
-    with Scene(options.scene) as scene:
+    with open_policy(options) as (policy, _), Scene(options.scene) as scene:
         result, episode, trace = Grounder(scene, policy).ground(options.query, budget)
         if options.show:
             from wayfix.agent.draw import draw_episode

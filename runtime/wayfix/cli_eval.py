@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,38 +109,37 @@ def _eval(options: argparse.Namespace) -> int:
     from wayfix.cli import parse_budget
     from wayfix.evaluation.run import EvalOptions, Evaluation
     from wayfix.evaluation.tables import print_report
+    from wayfix.html import check_path
 
     for path in filter(None, (options.json, options.summary, options.html)):
-        if not path.absolute().parent.is_dir():
-            raise InvalidOption(f"cannot write {path}: its folder does not exist")
-        if path.is_dir():
-            raise InvalidOption(f"cannot write {path}: it is a folder")
-    make_policy, detail = _policy_maker(options)
-    wanted = EvalOptions(
-        policy=options.policy,
-        policy_detail=detail,
-        seed=_at_least("--seed", options.seed, 0),
-        workflow=options.workflow,
-        turns=_at_least("--turns", options.turns, 1),
-        tools=_tools(options.tools),
-        conditions=_conditions(options),
-        budget_s=parse_budget(options.budget),
-        workers=_at_least("--workers", options.workers, 1),
-        pictures=_at_least("--html-queries", options.html_queries, 0) if options.html else 0,
-        data=options.data,
-        traces=options.traces,
-        quiet=options.quiet,
-    )
-    journal = options.json.with_name(options.json.name + ".partial") if options.json else None
-    evaluation = Evaluation(_suite(options), make_policy, wanted, journal)
-    report, trajectories = evaluation.run()
+        check_path(path)
+    with _policy_maker(options) as (make_policy, detail):
+        wanted = EvalOptions(
+            policy=options.policy,
+            policy_detail=detail,
+            seed=_at_least("--seed", options.seed, 0),
+            workflow=options.workflow,
+            turns=_at_least("--turns", options.turns, 1),
+            tools=_tools(options.tools),
+            conditions=_conditions(options),
+            budget_s=parse_budget(options.budget),
+            workers=_at_least("--workers", options.workers, 1),
+            pictures=_at_least("--html-queries", options.html_queries, 0) if options.html else 0,
+            data=options.data,
+            traces=options.traces,
+            quiet=options.quiet,
+        )
+        journal = options.json.with_name(options.json.name + ".partial") if options.json else None
+        evaluation = Evaluation(_suite(options), make_policy, wanted, journal)
+        report, trajectories = evaluation.run()
     try:
         if options.json:
             report.save(options.json)
         if options.summary:
             options.summary.write_text(json.dumps(report.summary(), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise StorageFailed(f"cannot write the report: {error}; the outcomes are in {journal}") from error
+        kept = f"; the outcomes are in {journal}" if journal else ""
+        raise StorageFailed(f"cannot write the report: {error}{kept}") from error
     if options.html:
         from wayfix.evaluation.page.page import write_page
 
@@ -148,16 +149,18 @@ def _eval(options: argparse.Namespace) -> int:
     return EXIT_FOUND
 
 
-def _policy_maker(options: argparse.Namespace) -> tuple[PolicyMaker, str]:
+@contextmanager
+def _policy_maker(options: argparse.Namespace) -> Iterator[tuple[PolicyMaker, str]]:
     """What makes the policy for a scene, and what a report says of it."""
     from wayfix.policy.random import RandomPolicy
 
     if options.policy == "random":
-        return lambda _: RandomPolicy(options.seed), ""
-    if options.policy == "oracle":
-        return _oracle, ""
-    policy, detail = open_policy(options)
-    return lambda _: policy, detail
+        yield lambda _: RandomPolicy(options.seed), ""
+    elif options.policy == "oracle":
+        yield _oracle, ""
+    else:
+        with open_policy(options) as (policy, detail):
+            yield lambda _: policy, detail
 
 
 def _oracle(queries: QuerySet) -> Policy:

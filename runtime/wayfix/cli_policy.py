@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from wayfix.errors import InvalidOption
@@ -28,14 +29,19 @@ def add_policy_options(parser: Any, names: Sequence[str]) -> None:
     )
 
 
-def open_policy(options: argparse.Namespace) -> tuple[Policy, str]:
-    """The baseline or the remote policy, and what a report says of it beside its name. Raises InvalidOption."""
+@contextmanager
+def open_policy(options: argparse.Namespace) -> Iterator[tuple[Policy, str]]:
+    """The baseline or the remote policy, and what a report says of it beside its name. Raises InvalidOption.
+
+    Leaving the context ends a remote policy's thread and connections.
+    """
     from wayfix.policy.baseline import BaselinePolicy
 
     if options.policy != "remote":
         if options.endpoint or options.model:
             raise InvalidOption(f"--endpoint and --model belong to --policy remote, not to {options.policy}")
-        return BaselinePolicy(), ""
+        yield BaselinePolicy(), ""
+        return
     from wayfix.policy.remote import RemoteConfig, RemotePolicy
 
     if not options.endpoint or not options.model:
@@ -43,4 +49,5 @@ def open_policy(options: argparse.Namespace) -> tuple[Policy, str]:
     config = RemoteConfig(
         endpoint=options.endpoint, model=options.model, key_env=options.key_env, tools=options.call_format
     )
-    return RemotePolicy(config), f"{config.model} at {config.endpoint}, {config.tools} tool calls"
+    with RemotePolicy(config) as policy:
+        yield policy, f"{config.model} at {config.endpoint}, {config.tools} tool calls"

@@ -43,7 +43,7 @@ class Journal:
                 self._file = self.path.open("a", encoding="utf-8")
             else:
                 self._file = self.path.open("w", encoding="utf-8")
-                self._write({"config": json.loads(self.config.model_dump_json())})
+                self._write({"config": self.config.model_dump(mode="json")})
         except OSError as error:
             raise StorageFailed(f"cannot keep the run's journal {self.path}: {error}") from error
         return self
@@ -56,8 +56,8 @@ class Journal:
         """Record an outcome; safe to call from several threads."""
         with self._lock:
             self.entries[order] = outcome, trajectory
-            kept = None if trajectory is None else json.loads(trajectory.model_dump_json())
-            self._write({"order": order, "outcome": json.loads(outcome.model_dump_json()), "trajectory": kept})
+            kept = None if trajectory is None else trajectory.model_dump(mode="json")
+            self._write({"order": order, "outcome": outcome.model_dump(mode="json"), "trajectory": kept})
 
     def scene_done(self, number: int, sha256: str) -> None:
         """Record that all of a scene's outcomes are there."""
@@ -87,7 +87,7 @@ class Journal:
                 header = json.loads(next(lines, "{}")).get("config")
             except ValueError:
                 header = None
-            if header != json.loads(self.config.model_dump_json()):
+            if header != self.config.model_dump(mode="json"):
                 raise InvalidOption(
                     f"{path} was left by another run; repeat that run's options to go on with it, or delete it"
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,7 +48,6 @@ class RunConfig(_Part):
     tools: list[str]
     conditions: list[str]
     budget_s: float | None
-    scene_path: str | None = None
 
 
 class LandmarkRow(_Part):
@@ -96,7 +94,7 @@ class EvalReport(_Part):
 
     def summary(self) -> dict[str, Any]:
         """Everything but the single outcomes: what is kept in docs/benchmarks."""
-        return json.loads(self.model_dump_json(exclude={"outcomes"}))
+        return self.model_dump(mode="json", exclude={"outcomes"})
 
 
 def make_report(

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from wayfix.agent.deadline import Deadline, check_budget
 from wayfix.agent.loop import Grounder
 from wayfix.agent.protocol import MAX_TURNS
 from wayfix.bench.report import environment
+from wayfix.errors import Cancelled
 from wayfix.evaluation.journal import Journal, Order
 from wayfix.evaluation.outcome import score
 from wayfix.evaluation.queries import Case, QuerySet
@@ -29,6 +31,9 @@ from wayfix.tools.arguments import TOOLS
 
 FIXED_WORKFLOW = ("landmark_query", "zoom_in", "oblique_render")
 """Urbex, D.2: landmark query, zoom, oblique, answer."""
+
+FEW_SCENES = 10
+"""With fewer scenes a report says that its intervals are rough."""
 
 PolicyMaker = Callable[[QuerySet], Policy]
 """A policy for one scene; only an oracle looks at the queries."""
@@ -73,6 +78,7 @@ class Evaluation:
         self._make_policy = make_policy
         self._total = sum(item.count or 0 for item in suite.scenes)
         self.journal = Journal(journal_path, self._config())
+        self._running: set[Deadline] = set()
 
     def run(self) -> tuple[EvalReport, list[Trajectory]]:
         """Search every query, score it, and make the report; the trajectories are those with pictures."""
@@ -130,7 +136,10 @@ class Evaluation:
                     done.result()
                     bar.update()
             except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
+                # A remote model may take minutes: whoever stops a run does not wait for it.
+                pool.shutdown(wait=False, cancel_futures=True)
+                for deadline in tuple(self._running):
+                    deadline.cancel()
                 raise
 
     @contextmanager
@@ -164,12 +173,20 @@ class Evaluation:
         self, grounder: Grounder, queries: QuerySet, condition: str, order: Order, case: Case, seen: int
     ) -> None:
         options = self.options
-        result, episode, trace = grounder.ground(case.query, options.budget_s)
+        deadline = Deadline(check_budget(options.budget_s))
+        self._running.add(deadline)
+        try:
+            result, episode, trace = grounder.ground(case.query, options.budget_s, deadline=deadline)
+        finally:
+            self._running.discard(deadline)
+        if result.code == Cancelled.code:
+            return  # the run was stopped: this query is searched when it goes on
         outcome = score(case, queries, grounder.scene, condition, result, trace)
-        every = -(-max(self._total, 1) // options.pictures) if options.pictures else 0
-        shown = bool(every) and order[2] == 0 and (seen + order[1]) % every == 0
+        total = self._total or len(queries.cases)  # only a file's size is not known before
+        shown = order[2] == 0 and (seen + order[1]) * options.pictures % total < options.pictures
         if options.traces is not None:
-            trace.save(options.traces / f"{_file_name(case.id)}.{condition}.json")
+            number = f"{order[0]:03d}-{order[1]:04d}"
+            trace.save(options.traces / f"{number}-{_file_name(case.id)}.{condition}.json")
         self.journal.add(order, outcome, keep(case.id, condition, episode, trace) if shown else None)
 
     def _config(self) -> RunConfig:
@@ -199,6 +216,8 @@ class Evaluation:
 
     def _remarks(self) -> list[str]:
         remarks = []
+        if 1 < len(self.suite.scenes) < FEW_SCENES:
+            remarks.append(f"{len(self.suite.scenes)} scenes only: intervals over resampled scenes are rough")
         if len(self.suite.scenes) == 1:
             remarks.append("one scene only: intervals are over resampled queries, and say nothing of other scenes")
         if not any(o.candidates for o in self.journal.outcomes):

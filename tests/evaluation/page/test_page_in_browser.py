@@ -275,7 +275,7 @@ def test_hostile_and_foreign_texts_are_text(
         kept.trace.message = text
         found.append((outcome.model_copy(update={"scene": text}), kept))
         kept.trace.scene = text
-    changed = config(suite=HOSTILE, policy=STRANGE[1], policy_detail=HOSTILE, tools=list(STRANGE), scene_path=HOSTILE)
+    changed = config(suite=HOSTILE, policy=STRANGE[1], policy_detail=HOSTILE, tools=list(STRANGE))
     environment = {"machine": {HOSTILE: HOSTILE}, "versions": {STRANGE[0]: HOSTILE}, "commit": HOSTILE}
     report = make_report(changed, [o for o, _ in found], [HOSTILE, "\ud800"], environment)
     write_page(report, [kept for _, kept in found], tmp_path / "run.html")

@@ -75,8 +75,6 @@ def head(report: EvalReport) -> str:
         "Landmarks": ", ".join(config.conditions),
         "Time allowed": "no limit" if config.budget_s is None else f"{config.budget_s:g} s a query",
     }
-    if config.scene_path:
-        facts["Scene"] = config.scene_path
     remarks = "".join(f'<li dir="auto">{escaped(remark)}</li>' for remark in report.remarks)
     return (
         f"<h1><bdi>{escaped(config.policy)}</bdi> on <bdi>{escaped(config.suite)}</bdi></h1>\n"
