@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import wayfix
 from wayfix.cli_eval import add_eval, add_trace
+from wayfix.cli_export import add_engine, add_export
 from wayfix.cli_policy import add_policy_options, open_policy
 from wayfix.cli_scenes import add_scene, add_synth
 from wayfix.errors import InvalidBudget, InvalidOption, WayfixError
@@ -20,6 +21,8 @@ from wayfix.exit_codes import EXIT_BAD_INPUT, EXIT_FOUND, EXIT_INTERRUPTED, EXIT
 if TYPE_CHECKING:
     from wayfix.agent.result import GroundResult
     from wayfix.scene.scene import Scene
+
+_EXPORT_MODULES = ("onnx", "ml_dtypes", "safetensors", "torch", "transformers")
 
 _EPILOG = """exit status: 0 found; 1 no final answer (not found, or the budget ended); 2 bad input or a broken scene"""
 
@@ -42,9 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("wayfix"):
             raise
+        extra = "export" if error.name in _EXPORT_MODULES else "runtime"
         print(
-            f"wayfix: this command needs {error.name}, which the base install leaves out; "
-            "run: pip install 'wayfix[runtime]'",
+            f"wayfix: this command needs {error.name}, which is not installed; run: pip install 'wayfix[{extra}]'",
             file=sys.stderr,
         )
         return EXIT_BAD_INPUT
@@ -75,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     add_eval(commands)
     add_trace(commands)
+    add_export(commands)
+    add_engine(commands)
     _add_bench(commands)
     return parser
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wayfix.cli_export import add_synth_checkpoint
 from wayfix.errors import InvalidOption
 from wayfix.exit_codes import EXIT_BAD_INPUT, EXIT_FOUND
 
@@ -73,6 +74,7 @@ def add_synth(commands: Any) -> None:
     synth = commands.add_parser("synth", help="make procedural cities with ground truth")
     synth.set_defaults(help_of=synth)
     actions = synth.add_subparsers(title="actions", metavar="ACTION")
+    add_synth_checkpoint(actions)
     make = actions.add_parser("make", help="make one city and its queries", description="A city is its seed's, always.")
     make.add_argument("scene", type=Path, help="folder to make")
     make.add_argument("--seed", type=int, default=0, help="which city (default: %(default)s)")

@@ -289,3 +289,84 @@ class ConversionUnavailable(SourceError):
     """No operation of known accuracy leads from one CRS or datum to another."""
 
     code = "conversion_unavailable"
+
+
+# ---- engines and the checkpoints they are made of
+
+
+class EngineError(WayfixError):
+    """Root of what can be wrong with an engine folder."""
+
+    code = "engine_error"
+
+
+class EngineNotFound(EngineError):
+    """There is no engine at this path."""
+
+    code = "engine_not_found"
+
+
+class EngineTooNew(EngineError):
+    """The engine was written by a newer Wayfix, in a format this one does not know."""
+
+    code = "engine_too_new"
+
+
+class EngineCorrupt(EngineError):
+    """A file of the engine is missing, or is not the one that was written."""
+
+    code = "engine_corrupt"
+
+
+class EngineMismatch(EngineError):
+    """The engine's parts do not belong together, or it was made for other hardware."""
+
+    code = "engine_mismatch"
+
+
+class EngineUnsupported(EngineError):
+    """What the engine needs to run, a provider or a newer onnxruntime, is not on this machine."""
+
+    code = "engine_unsupported"
+
+
+class EngineOutOfMemory(EngineError):
+    """The engine, or one episode on it, does not fit into the memory allowed."""
+
+    code = "engine_out_of_memory"
+
+
+class PromptTooLong(PolicyFailed):
+    """An episode's prompt is longer than the model or the engine's memory takes."""
+
+    code = "prompt_too_long"
+
+
+class ExportError(WayfixError):
+    """Root of what can stop an export."""
+
+    code = "export_error"
+
+
+class UnreadableCheckpoint(ExportError):
+    """A checkpoint folder is missing, incomplete or damaged."""
+
+    code = "unreadable_checkpoint"
+
+
+class UnsupportedModel(ExportError):
+    """The checkpoint is of a kind, or has a feature, that cannot be exported."""
+
+    code = "unsupported_model"
+
+
+class ParityFailed(ExportError):
+    """The engine does not say what its checkpoint says; nothing was written."""
+
+    code = "parity_failed"
+
+
+class EngineNotBuilt(ExportError):
+    """TensorRT could not read a graph or build it."""
+
+    code = "engine_not_built"

@@ -39,6 +39,10 @@ class Deadline:
         """Seconds since the request was received."""
         return time.monotonic() - self.started
 
+    def over(self) -> bool:
+        """Whether the episode must end now."""
+        return self._cancelled or self.remaining() <= 0
+
     def check(self) -> None:
         """Raise Cancelled or DeadlineExceeded if the episode must end now. Policies call this between tokens."""
         if self._cancelled:

@@ -15,13 +15,15 @@ from wayfix.agent.result import NOT_FOUND, OK, GroundResult, RankedBox
 from wayfix.agent.trace import AlternativeRecord, SizesRecord, Trace, TurnRecord, ViewRecord
 from wayfix.errors import PolicyFailed, ToolError, TurnsExhausted, WayfixError
 from wayfix.geo.boxes import UNIT_MAX, WorldBox
-from wayfix.policy.interface import Chunk, Policy
+from wayfix.policy.interface import Chunk, Policy, WarmsUp
 from wayfix.policy.scripted import ScriptedPolicy
 from wayfix.scene.scene import Scene
 from wayfix.tools.arguments import TOOLS, tool_name
 from wayfix.tools.toolbox import NameSearch, Toolbox
 from wayfix.views.scene_views import SceneViews
 from wayfix.views.view import ImageSizes, View
+
+_ANY_QUERY = "the building"
 
 Watcher = Callable[[TurnRecord], None]
 """Called after every turn, for people and logs that follow a search."""
@@ -52,6 +54,8 @@ class Grounder:
         self.toolbox.overview()
         if "landmark_query" in self.toolbox.offered and landmarks is None:
             _ = scene.landmark_index
+        if isinstance(policy, WarmsUp):
+            policy.warm_up(Episode(_ANY_QUERY, self.toolbox, max_turns, self.workflow).prompt(must_answer=False))
 
     def ground(
         self, query: str, budget_s: float | None = None, watch: Watcher | None = None, deadline: Deadline | None = None

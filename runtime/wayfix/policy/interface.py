@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from wayfix.agent.deadline import Deadline
 from wayfix.agent.messages import Prompt
@@ -34,6 +34,17 @@ class Chunk:
     """Tokens the model read for this turn, images included, where the engine says so."""
     completion_tokens: int | None = None
     """Tokens it wrote."""
+    log_probs: tuple[float, ...] = ()
+    """Natural logarithms of the probabilities, before any masking, of the tokens chosen for this piece, if known."""
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """A policy that gains from reading a scene's prefix, which all its queries share, before the first one's clock starts."""
+
+    def warm_up(self, prompt: Prompt) -> None:
+        """Read all of a first prompt that does not depend on its query."""
+        ...
 
 
 class Policy(Protocol):

@@ -1,0 +1,105 @@
+"""The checkpoint itself, run by transformers in float32: what an engine is compared with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Weights are on disk; nothing may be looked up on a hub.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from transformers import AutoTokenizer, DynamicCache, Qwen3VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+Grid = tuple[int, int]
+"""Rows and columns of patches."""
+
+
+@dataclass(frozen=True)
+class ReferencePatches:
+    """An image as the checkpoint's own processor cuts it: float32 (rows * columns, values)."""
+
+    pixels: NDArray[np.float32]
+    grid: Grid
+
+
+class Reference:
+    """Transformers' Qwen3-VL on CPU, one batch, no gradients."""
+
+    def __init__(self, folder: Path, threads: int = 2) -> None:
+        torch.set_num_threads(threads)
+        self.model: Any = Qwen3VLForConditionalGeneration.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="sdpa"
+        ).eval()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self._processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
+
+    def patches(self, image: NDArray[np.uint8]) -> ReferencePatches:
+        """Preprocess an RGB image (height, width, 3)."""
+        done = self._processor(images=[image], return_tensors="np")
+        _, rows, columns = (int(value) for value in done["image_grid_thw"][0])
+        return ReferencePatches(np.asarray(done["pixel_values"], np.float32), (rows, columns))
+
+    def features(self, patches: ReferencePatches) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Vision features (M, hidden), and those of the taps (taps, M, hidden)."""
+        with torch.inference_mode():
+            out = self.model.get_image_features(torch.from_numpy(patches.pixels), _grids([patches]))
+        taps = torch.stack([tap[0] if isinstance(tap, (list, tuple)) else tap for tap in out.deepstack_features])
+        return out.pooler_output[0].numpy(), taps.numpy()
+
+    def logits(self, ids: Sequence[int], images: Sequence[ReferencePatches]) -> NDArray[np.float32]:
+        """Logits after every token: (tokens, vocabulary)."""
+        with torch.inference_mode():
+            return self.model(**self._inputs(ids, images), use_cache=False).logits[0].numpy()
+
+    def greedy(self, ids: Sequence[int], images: Sequence[ReferencePatches], count: int) -> list[int]:
+        """The next `count` tokens by generate()."""
+        with torch.inference_mode():
+            out = self.model.generate(
+                **self._inputs(ids, images), max_new_tokens=count, min_new_tokens=count, do_sample=False
+            )
+        return out[0, len(ids) :].tolist()
+
+    def hidden_states(self, ids: Sequence[int], images: Sequence[ReferencePatches]) -> list[NDArray[np.float32]]:
+        """What enters each decoder layer, and what leaves the last before its norm: (tokens, hidden) each."""
+        seen: list[NDArray[np.float32]] = []
+        layers = self.model.model.language_model.layers
+        hooks = [
+            layer.register_forward_pre_hook(lambda _, args, kw: seen.append(_hidden(args, kw)), with_kwargs=True)
+            for layer in layers
+        ]
+        try:
+            self.logits(ids, images)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return seen
+
+    def cache(self) -> Any:
+        """An empty KV cache for `step`."""
+        return DynamicCache(config=self.model.config.get_text_config())
+
+    def _inputs(self, ids: Sequence[int], images: Sequence[ReferencePatches]) -> dict[str, Any]:
+        tokens = torch.tensor([list(ids)])
+        inputs: dict[str, Any] = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        inputs["mm_token_type_ids"] = (tokens == self.model.config.image_token_id).int()
+        if images:
+            inputs["pixel_values"] = torch.from_numpy(np.concatenate([image.pixels for image in images]))
+            inputs["image_grid_thw"] = _grids(images)
+        return inputs
+
+
+def _grids(images: Sequence[ReferencePatches]) -> Any:
+    return torch.tensor([(1, *image.grid) for image in images])
+
+
+def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> NDArray[np.float32]:
+    value = args[0] if args else kwargs["hidden_states"]
+    return value[0].numpy().copy()

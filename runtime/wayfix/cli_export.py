@@ -1,0 +1,177 @@
+"""`wayfix export ...` and `wayfix engine ...`: engines made of checkpoints, looked at, and checked with TensorRT."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from wayfix.errors import InvalidOption
+from wayfix.exit_codes import EXIT_FOUND
+
+_TARGETS = ("cpu", "cuda", "jetson-orin", "jetson-thor")
+
+
+def add_export(commands: Any) -> None:
+    """The command `wayfix export`."""
+    export = commands.add_parser(
+        "export",
+        help="turn a Qwen3-VL checkpoint into an engine, with a proof that it still says the same",
+        description="Writes a folder with the graphs, the tokenizer, the chat template and engine.json, and compares it "
+        "with the checkpoint part by part; where they differ too much nothing is written. Needs wayfix[export]. "
+        "Example: wayfix export Qwen3-VL-4B-Instruct --out engine --target cpu --precision int8",
+        epilog="docs/export.md tells what each precision costs and what each comparison means",
+    )
+    export.add_argument("checkpoint", type=Path, help="folder of a Hugging Face checkpoint")
+    export.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make")
+    export.add_argument(
+        "--target",
+        default="cpu",
+        choices=_TARGETS,
+        help="where it will run (default: %(default)s); all but cpu: TensorRT",
+    )
+    export.add_argument(
+        "--precision",
+        metavar="P",
+        help="fp32, fp16, int8 or int4 of the decoder, or by part: decoder=int4,vision=fp16 (default: what suits the target)",
+    )
+    export.add_argument(
+        "--image-sizes", metavar="A,B,C", help="long sides the model was trained on: overview,zoom,oblique in pixels"
+    )
+    export.add_argument(
+        "--episodes",
+        type=int,
+        default=3,
+        metavar="N",
+        help="recorded searches to calibrate and compare on (%(default)s)",
+    )
+    export.add_argument(
+        "--parity",
+        default="auto",
+        choices=["auto", "whole", "layers"],
+        help="compare with the whole checkpoint in memory, or layer by layer; auto: whole where it fits",
+    )
+    export.add_argument("--build-check", action="store_true", help="also parse and build the graphs with TensorRT here")
+    export.add_argument("--overwrite", action="store_true", help="replace an engine that is there")
+    export.add_argument("--json", action="store_true", help="print engine.json instead of a table")
+    export.set_defaults(run=_export)
+
+
+def add_engine(commands: Any) -> None:
+    """The commands `wayfix engine info|check`."""
+    engine = commands.add_parser("engine", help="describe and check engine folders")
+    engine.set_defaults(help_of=engine)
+    actions = engine.add_subparsers(title="actions", metavar="ACTION")
+    info = actions.add_parser(
+        "info", help="where an engine came from, its precision, and its parity with its checkpoint"
+    )
+    check = actions.add_parser("check", help="compare every file of an engine with its checksum")
+    for action, run in ((info, _engine_info), (check, _engine_check)):
+        action.add_argument("engine", type=Path, help="engine folder")
+        action.add_argument("--json", action="store_true", help="print JSON")
+        action.set_defaults(run=run)
+
+
+def add_synth_checkpoint(actions: Any) -> None:
+    """The command `wayfix synth checkpoint`."""
+    made = actions.add_parser(
+        "checkpoint",
+        help="make a Qwen3-VL checkpoint with random weights, to try and measure export and engine",
+        description="Config, tokenizer layout and weights' names are Qwen3-VL's own; what it says means nothing.",
+    )
+    made.add_argument("out", type=Path, help="folder to make")
+    made.add_argument(
+        "--size", default="14m", choices=["tiny", "14m", "4b-2layers", "4b"], help="(default: %(default)s)"
+    )
+    made.add_argument("--seed", type=int, default=0, help="which weights (default: %(default)s)")
+    made.add_argument("--half", action="store_true", help="weights in float16 instead of float32")
+    made.set_defaults(run=_synth_checkpoint)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from wayfix_export.export import ExportOptions, export_checkpoint, parse_precision
+
+    options_of = ExportOptions(
+        target=options.target,
+        precision=parse_precision(options.precision, options.target),
+        sizes=_image_sizes(options.image_sizes),
+        episodes=_positive(options.episodes, "--episodes"),
+        parity=options.parity,
+        build_check=options.build_check,
+        overwrite=options.overwrite,
+    )
+
+    def progress(text: str) -> None:
+        if not options.json:
+            print(f"  {text} ...", file=sys.stderr, flush=True)
+
+    done = export_checkpoint(options.checkpoint, options.out, options_of, progress)
+    _show(done.folder, done.manifest, as_json=options.json)
+    return EXIT_FOUND
+
+
+def _engine_info(options: argparse.Namespace) -> int:
+    from wayfix.policy.engine.manifest import read_manifest
+
+    _show(options.engine, read_manifest(options.engine, verify=False), as_json=options.json)
+    return EXIT_FOUND
+
+
+def _engine_check(options: argparse.Namespace) -> int:
+    from wayfix.policy.engine.manifest import read_manifest
+
+    manifest = read_manifest(options.engine)
+    if options.json:
+        print(json.dumps({"ok": True, "files": sorted(manifest.files)}))
+    else:
+        print(f"{options.engine}: {len(manifest.files)} files are as they were written")
+    return EXIT_FOUND
+
+
+def _synth_checkpoint(options: argparse.Namespace) -> int:
+    import numpy as np
+
+    from wayfix_export.synthetic import write_checkpoint
+
+    if options.out.exists() and any(options.out.iterdir()):
+        raise InvalidOption(f"{options.out} is not empty; choose another folder")
+    write_checkpoint(options.out, options.size, options.seed, np.float16 if options.half else np.float32)
+    print(f"{options.out}: a random checkpoint of size {options.size}")
+    return EXIT_FOUND
+
+
+def _show(folder: Path, manifest: Any, *, as_json: bool) -> None:
+    if as_json:
+        print(manifest.model_dump_json())
+        return
+    total = sum(entry.bytes for entry in manifest.files.values())
+    precision = ", ".join(f"{part} {value}" for part, value in manifest.precision.model_dump().items())
+    print(f"{folder}: engine for {manifest.target}, {total / 1e6:.1f} MB")
+    print(
+        f"  source      {manifest.source.name} ({manifest.source.sha256[:12]}), {manifest.source.weights_licence or 'licence not told'}"
+    )
+    print(f"  precision   {precision}")
+    print(f"  made        {manifest.created} with {', '.join(f'{k} {v}' for k, v in manifest.versions.items())}")
+    for name, entry in manifest.parity.items():
+        bound = f"at least {entry['at_least']:g}" if "at_least" in entry else f"at most {entry['at_most']:g}"
+        print(f"  {name:<22}{entry['value']:>10.3g}   {bound:<14} {entry['what']}")
+
+
+def _image_sizes(text: str | None) -> Any:
+    from wayfix.views.view import ImageSizes
+
+    if text is None:
+        return None
+    try:
+        sizes = [_positive(int(part), "--image-sizes") for part in text.split(",")]
+        return ImageSizes(*sizes)
+    except (ValueError, TypeError) as error:
+        raise InvalidOption(f"--image-sizes is three numbers of pixels such as 1024,768,512, got {text!r}") from error
+
+
+def _positive(value: int, name: str) -> int:
+    if value < 1:
+        raise InvalidOption(f"{name} must be at least 1, got {value}")
+    return value

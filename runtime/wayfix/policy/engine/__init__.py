@@ -1,0 +1,1 @@
+"""The engine policy: exported graphs on onnxruntime, with numpy for everything around them."""

@@ -1,0 +1,301 @@
+"""The engine: a folder's graphs loaded, images encoded once, sequences of tokens read with what is known of them reused."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import Tokenizer
+
+from wayfix.errors import EngineMismatch, EngineOutOfMemory, EngineUnsupported
+from wayfix.policy.engine.chat import Chat, PromptImage, TokenPrompt
+from wayfix.policy.engine.graphs import Watch, load_graph
+from wayfix.policy.engine.images import make_patches
+from wayfix.policy.engine.manifest import TEMPLATE, TOKENIZER, EngineManifest, read_manifest
+from wayfix.policy.engine.positions import Rotary, token_positions, vision_positions, vision_rotary
+from wayfix.policy.engine.sequence import NewTokens, TokenSequence, bind
+
+_CHUNK_S = 0.1
+"""A prefill chunk should take about this long: long enough for fast products, short enough to stop in."""
+_SMALL_DECODER_BYTES = 64 << 20
+_LEAST_CHUNK, _FIRST_CHUNK, _LARGEST_CHUNK = 16, 64, 512
+
+
+class EngineConfig(BaseModel):
+    """How an engine runs on this machine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    providers: tuple[str, ...] = ("CPU",)
+    """onnxruntime's execution providers in order of preference, such as CUDA, CPU."""
+    threads: int | None = Field(None, ge=1)
+    """None: one for a decoder of less than 64 MB, whose steps are too short to share out, else one a core."""
+    spin: bool = False
+    """Whether idle threads of onnxruntime spin: faster on a machine that does nothing else, slower on any other."""
+    max_tokens: int = Field(8192, ge=64)
+    """Most tokens of one episode."""
+    cache_bytes: int = Field(2 << 30, gt=0)
+    """For keys and values of all episodes and shared prefixes."""
+    image_bytes: int = Field(256 << 20, gt=0)
+    """For features of images that were encoded."""
+    verify: bool = True
+    """Whether to compare every file with its checksum when the engine is opened."""
+
+    def threads_for(self, manifest: EngineManifest) -> int:
+        """Threads a graph runs on."""
+        small = _decoder_bytes(manifest) < _SMALL_DECODER_BYTES
+        return self.threads or (1 if small else len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFeatures:
+    """What the language model reads in place of an image: float32 (M, hidden) and (taps, 1, M, hidden)."""
+
+    features: NDArray[np.float32]
+    deepstack: NDArray[np.float32]
+    grid: tuple[int, int]
+    """Rows and columns of patches."""
+
+    @property
+    def bytes(self) -> int:
+        """What they occupy."""
+        return self.features.nbytes + self.deepstack.nbytes
+
+
+@dataclass
+class Costs:
+    """Seconds of each part, as measured lately; None before the first. What the policy plans with."""
+
+    prefill_token: float | None = None
+    decode: float | None = None
+    image_patch: float | None = None
+
+    def saw(self, part: str, seconds: float) -> None:
+        """Take a measurement, of which the latest count most."""
+        old = getattr(self, part)
+        setattr(self, part, seconds if old is None else 0.7 * old + 0.3 * seconds)
+
+
+class Engine:
+    """One engine folder, ready to read tokens. Steps of several threads take turns."""
+
+    def __init__(
+        self, folder: Path, config: EngineConfig | None = None, progress: Callable[[str], None] | None = None
+    ) -> None:
+        """Raises an EngineError that says what is wrong with the folder or this machine."""
+        self.folder, self.config = folder, config or EngineConfig()
+        self.manifest = read_manifest(folder, verify=self.config.verify, progress=progress)
+        _check_runs_here(self.manifest, folder)
+        _check_memory(self.manifest, folder)
+        self.tokenizer, self.tokenizer_json = _load_tokenizer(folder)
+        template = (folder / TEMPLATE).read_text(encoding="utf-8")
+        text, vision = self.manifest.text, self.manifest.vision
+        self.chat = Chat(template, self.tokenizer, self.manifest.tokens.image, self.manifest.image)
+        load = (self.config.providers, self.config.threads_for(self.manifest), self.config.spin)
+        self._vision, self._embedding, self._decoder = (
+            load_graph(folder / f"{part}.onnx", *load) for part in ("vision", "embedding", "decoder")
+        )
+        self._rotary = Rotary(text.head_dim, text.rope_theta, text.mrope_section)
+        self._images: OrderedDict[int, ImageFeatures] = OrderedDict()
+        self._lock = threading.Lock()
+        self.costs = Costs()
+        self.capacity = min(self.config.max_tokens, text.max_tokens)
+        self._no_deepstack = np.zeros((vision.taps, 1, 1, text.hidden), np.float32)
+        self._token, self._embed = np.zeros((1, 1), np.int64), np.zeros((1, 1, text.hidden), np.float32)
+        self._embed_binding = self._embedding.io_binding()
+        bind(self._embed_binding.bind_input, "input_ids", self._token)
+        bind(self._embed_binding.bind_output, "inputs_embeds", self._embed)
+
+    @property
+    def decoder_bytes(self) -> int:
+        """Weights that are read for every token."""
+        return _decoder_bytes(self.manifest)
+
+    def new_sequence(self) -> TokenSequence:
+        """An empty sequence."""
+        return TokenSequence(self._decoder, self.manifest.text, self.manifest.vision.taps, self.capacity)
+
+    def encode(self, image: PromptImage, watch: Watch) -> ImageFeatures:
+        """An image's features, from the cache where its pixels were seen before."""
+        with self._lock:
+            if image.key in self._images:
+                self._images.move_to_end(image.key)
+                return self._images[image.key]
+            started = time.monotonic()
+            patches = make_patches(image.image, self.manifest.image)
+            made = self._run_vision(patches.pixels, (patches.rows, patches.columns), watch)
+            self.costs.saw("image_patch", (time.monotonic() - started) / len(patches.pixels))
+            self._images[image.key] = made
+            while sum(kept.bytes for kept in self._images.values()) > self.config.image_bytes and len(self._images) > 1:
+                self._images.popitem(last=False)
+            return made
+
+    def forget_images(self) -> None:
+        """Empty the cache of image features."""
+        with self._lock:
+            self._images.clear()
+
+    def read(self, sequence: TokenSequence, prompt: TokenPrompt, watch: Watch) -> NDArray[np.float32]:
+        """Bring a sequence to the state after `prompt`, reading only what it does not hold yet.
+
+        Returns the logits (vocabulary,) of what comes next, in memory that the next step may overwrite.
+        """
+        # 1. Keep what is the same; the last token is always read, its logits are not kept.
+        kept = min(sequence.common(prompt.identity), len(prompt.ids) - 1)
+        # An image's positions follow from its whole: a reading that was broken off inside one starts it again.
+        kept = min([kept, *(image.start for image in prompt.images if image.start < kept < image.start + image.tokens)])
+        sequence.truncate(kept)
+        # 2. Encode new images, and work out every new token's position.
+        images = [image for image in prompt.images if image.start >= kept]
+        made = [self.encode(image, watch) for image in images]
+        positions, following = self._positions(sequence, prompt, images, made)
+        cos, sin = self._rotary.rows(positions)
+        # 3. Read in chunks.
+        logits = np.zeros((1, 0), np.float32)
+        while sequence.length < len(prompt.ids):
+            start = sequence.length
+            end = start + self._chunk(len(prompt.ids) - start)
+            now = slice(start - kept, end - kept)
+            embeds, deepstack = self._inputs(prompt, start, end, images, made)
+            new = NewTokens(prompt.identity[start:end], embeds, deepstack, cos[now], sin[now], following[now])
+            with self._lock:
+                began = time.monotonic()
+                logits = sequence.extend(new, watch, [end - start - 1])
+                if end - start >= _LEAST_CHUNK:
+                    self.costs.saw("prefill_token", (time.monotonic() - began) / (end - start))
+        return logits[0]
+
+    def step(self, sequence: TokenSequence, token: int, watch: Watch) -> NDArray[np.float32]:
+        """Add one text token; returns the logits (vocabulary,) of what comes next, as `read` does."""
+        with self._lock:
+            began = time.monotonic()
+            self._token[0, 0] = token
+            watch.run(self._embedding, self._embed_binding)
+            position = sequence.next_position
+            cos, sin = self._rotary.rows(np.full((3, 1), position, np.int64))
+            following = np.array([position + 1])
+            new = NewTokens(self._token[0], self._embed, self._no_deepstack, cos, sin, following)
+            logits = sequence.extend(new, watch, [0])
+            self.costs.saw("decode", time.monotonic() - began)
+            return logits[0]
+
+    def steps(self, sequence: TokenSequence, tokens: Sequence[int], watch: Watch) -> NDArray[np.float32]:
+        """Add several text tokens at once; returns the logits (vocabulary,) after the last, as `read` does."""
+        ids = np.array(tokens, np.int64)
+        positions = sequence.next_position + np.tile(np.arange(len(ids)), (3, 1))
+        cos, sin = self._rotary.rows(positions)
+        deepstack = np.zeros((self.manifest.vision.taps, 1, len(ids), self.manifest.text.hidden), np.float32)
+        with self._lock:
+            new = NewTokens(ids, self._embeddings(ids), deepstack, cos, sin, positions[0] + 1)
+            return sequence.extend(new, watch, [len(ids) - 1])[0]
+
+    def _chunk(self, left: int) -> int:
+        """Tokens of the next chunk."""
+        known = self.costs.prefill_token
+        size = _FIRST_CHUNK if known is None else int(_CHUNK_S / max(known, 1e-9))
+        return min(left, max(_LEAST_CHUNK, min(size, _LARGEST_CHUNK)))
+
+    def _positions(
+        self,
+        sequence: TokenSequence,
+        prompt: TokenPrompt,
+        images: Sequence[PromptImage],
+        made: Sequence[ImageFeatures],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """M-RoPE positions (3, S) of the tokens that the sequence lacks, and what would follow each."""
+        start, merge = sequence.length, self.manifest.image.merge_size
+        pad, grids = self.manifest.tokens.image, [known.grid for known in made]
+        positions, _ = token_positions(prompt.ids[start:], grids, pad, sequence.next_position, merge)
+        following = positions[0] + 1
+        for image, (rows, columns) in zip(images, grids, strict=True):
+            last = image.start + image.tokens - 1 - start
+            following[last] = positions[0, last] + max(rows, columns) // merge
+        return positions, following
+
+    def _inputs(
+        self, prompt: TokenPrompt, start: int, end: int, images: Sequence[PromptImage], made: Sequence[ImageFeatures]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What the decoder reads for tokens start..end of a prompt: embeddings and DeepStack features."""
+        with self._lock:
+            embeds = self._embeddings(prompt.ids[start:end])
+        shape = (self.manifest.vision.taps, 1, end - start, self.manifest.text.hidden)
+        deepstack = np.zeros(shape, np.float32)
+        for image, known in zip(images, made, strict=True):
+            first, last = max(start, image.start), min(end, image.start + image.tokens)
+            if first < last:
+                there, here = slice(first - start, last - start), slice(first - image.start, last - image.start)
+                embeds[0, there], deepstack[:, :, there] = known.features[here], known.deepstack[:, :, here]
+        return embeds, deepstack
+
+    def _embeddings(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self._embedding.run(None, {"input_ids": ids[None]})[0]
+
+    def _run_vision(self, pixels: NDArray[np.float32], grid: tuple[int, int], watch: Watch) -> ImageFeatures:
+        shape, text = self.manifest.vision, self.manifest.text
+        merge = self.manifest.image.merge_size
+        where = vision_positions(*grid, shape.table_side, merge)
+        cos, sin = vision_rotary(*grid, merge, shape.head_dim, shape.rope_theta)
+        tokens = len(pixels) // merge**2
+        made = ImageFeatures(
+            np.empty((tokens, text.hidden), np.float32),
+            np.empty((shape.taps, 1, tokens, text.hidden), np.float32),
+            grid,
+        )
+        binding = self._vision.io_binding()
+        inputs = {
+            "pixels": pixels, "table_indices": where.indices, "table_weights": where.weights, "cos": cos, "sin": sin,
+        }  # fmt: skip
+        for name, array in inputs.items():
+            bind(binding.bind_input, name, array)
+        bind(binding.bind_output, "features", made.features)
+        bind(binding.bind_output, "deepstack", made.deepstack)
+        watch.run(self._vision, binding)
+        return made
+
+
+def _decoder_bytes(manifest: EngineManifest) -> int:
+    return sum(entry.bytes for name, entry in manifest.files.items() if name.startswith("decoder.onnx"))
+
+
+def _load_tokenizer(folder: Path) -> tuple[Tokenizer, str]:
+    content = (folder / TOKENIZER).read_text(encoding="utf-8")
+    try:
+        return Tokenizer.from_str(content), content
+    except Exception as error:  # the library raises a plain Exception
+        raise EngineMismatch(f"{folder / TOKENIZER} is not a tokenizer that this machine reads: {error}") from error
+
+
+def _check_runs_here(manifest: EngineManifest, folder: Path) -> None:
+    if manifest.flavour != "cpu":
+        raise EngineUnsupported(
+            f"{folder} holds graphs for TensorRT (target {manifest.target}); onnxruntime here runs those exported with "
+            "--target cpu"
+        )
+
+
+def _check_memory(manifest: EngineManifest, folder: Path) -> None:
+    """Refuse early what cannot fit: a machine that starts to swap helps nobody."""
+    needed = sum(entry.bytes for entry in manifest.files.values())
+    available = _available_bytes()
+    if available is not None and needed > available:
+        raise EngineOutOfMemory(
+            f"{folder} needs {needed / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are available; export with a "
+            "smaller --precision, or free some memory"
+        )
+
+
+def _available_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
