@@ -1,7 +1,8 @@
 """Box conformance: a box means the same pixels for checkpoint and engine, whatever an image was resized to.
 
-Models see integers 0 to 1000 in each view. An engine that resizes, pads or crops otherwise than its checkpoint's processor answers
-boxes that are shifted, and no other check shows it. Two things are compared, at aspect ratios and resolutions of all kinds:
+Models see integers 0 to 1000 in each view. An engine that resizes, pads or crops otherwise than its checkpoint's
+processor answers boxes that are shifted, and no other check shows it. Two things are compared, at many aspect ratios
+and resolutions:
 
 - geometry: a mark is drawn where a box is given, and found again in the patches that the model reads;
 - forced decoding: the text of an answer with that box is as likely to the engine as to the checkpoint.

@@ -70,4 +70,4 @@ class Check:
 def relative_l2(value: NDArray[Any], expected: NDArray[Any]) -> float:
     """|value - expected| / |expected|, in float64."""
     a, b = value.astype(np.float64), expected.astype(np.float64)
-    return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30))
+    return float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(b)), 1e-30)

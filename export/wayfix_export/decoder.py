@@ -12,8 +12,9 @@ Inputs, S new tokens after P kept ones, batch 1:
 | attention_bias | - | (1, 1, S, P + S), 0 or very negative |
 | past.N.key, .value | (1, kv_heads, C, head_dim), a buffer of C >= P + S positions | (1, kv_heads, P, head_dim) |
 
-Outputs: logits float32 (1, K, vocabulary), and present.N.key, .value: the same buffer (cpu), or P + S positions long (trt).
-A row of `cos` and `sin` belongs to a token, not to a number: M-RoPE's three positions are worked out outside (wayfix.policy.engine.positions).
+Outputs: logits float32 (1, K, vocabulary), and present.N.key, .value: the same buffer (cpu), or P + S positions (trt).
+A row of `cos` and `sin` belongs to a token, not to a number: M-RoPE's three positions are worked out outside, by
+wayfix.policy.engine.positions.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class _Decoder:
         return make.add(x, make.linear(f"{name}.down", hidden, self._weight(layer, "mlp.down_proj")))
 
     def _head_norm(self, layer: int, part: str, x: str, heads: int) -> str:
-        """Norm each head by itself: (1, S, heads * dim) -> the same (cpu), or (1, S, heads, dim) for plain attention."""
+        """Norm each head by itself: (1, S, heads * dim) -> the same (cpu), or (1, S, heads, dim) (trt)."""
         make, dim = self.make, self.text.head_dim
         fused = make.flavour == "cpu"
         x = make.reshape(x, 1, -1, dim) if fused else make.reshape(x, 1, -1, heads, dim)
@@ -141,7 +142,7 @@ class _Decoder:
         kv, dim, groups = text.num_key_value_heads, text.head_dim, text.num_attention_heads // text.num_key_value_heads
         v = make.reshape(v, 1, -1, kv, dim)
         q, k, v = (make.transpose(part, 0, 2, 1, 3) for part in (q, k, v))
-        q, k = (make.rotate(part, *self.rotary, dim // 2) for part in (q, k))
+        q, k = (make.rotate(part, self.rotary[0], self.rotary[1], dim // 2) for part in (q, k))
         new: list[int | str] = [1, kv, "past", dim]
         whole = []
         for part, value in (("key", k), ("value", v)):

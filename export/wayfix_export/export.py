@@ -83,9 +83,9 @@ class Exported:
 
 
 def parse_precision(text: str | None, target: Target) -> Precisions:
-    """`int8` for the decoder, or parts such as `decoder=int4,vision=fp16`; what is not named is as usual for the target.
+    """`int8` for the decoder, or parts such as `decoder=int4,vision=fp16`; `fp32` alone is for all of them.
 
-    Raises InvalidOption.
+    What is not named is as usual for the target. Raises InvalidOption.
     """
     usual = DEFAULT_PRECISION[target]
     if not text:
@@ -99,7 +99,7 @@ def parse_precision(text: str | None, target: Target) -> Precisions:
             allowed = tuple(name for name in allowed if name != "int4")
         if part not in _PARTS or value not in allowed:
             raise InvalidOption(
-                f"precision {item.strip()!r}: give PART=PRECISION with a part of {', '.join(_PARTS)}; for target {target} "
+                f"precision {item.strip()!r}: give PART=PRECISION with a part of {', '.join(_PARTS)}; for {target} "
                 f"the {part if part in _PARTS else 'decoder'} takes {', '.join(allowed)}"
             )
         chosen[part] = value
@@ -267,7 +267,7 @@ def _write_manifest(work: Path, manifest: EngineManifest) -> None:
 
 
 def _chat_template(checkpoint: Checkpoint) -> str:
-    """From chat_template.jinja, chat_template.json or tokenizer_config.json, where checkpoints of various ages keep it."""
+    """From chat_template.jinja, chat_template.json or tokenizer_config.json: checkpoints of various ages differ."""
     path = checkpoint.folder / TEMPLATE
     if path.is_file():
         return path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A small writer of ONNX graphs whose weights stream to a file beside them, so that no model is ever whole in memory."""
+"""A small writer of ONNX graphs. Weights stream to a file beside them: no model is ever whole in memory."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ class GraphWriter:
 
 def _packed_int4(array: NDArray[Any]) -> NDArray[np.uint8]:
     """Two values a byte, the first in the low half (ONNX, TensorProto.INT4)."""
-    flat = array.astype(np.int8).reshape(-1).view(np.uint8) & 0xF
+    flat = array.astype(np.int8).reshape(-1).view(np.uint8) & np.uint8(0xF)
     if flat.size % 2:
         flat = np.append(flat, np.uint8(0))
-    return flat[0::2] | (flat[1::2] << 4)
+    packed: NDArray[np.uint8] = flat[0::2] | (flat[1::2] << np.uint8(4))
+    return packed

@@ -114,7 +114,7 @@ class Layers:
         """x as another floating type; itself where it is of it already."""
         if kind == self.kind:
             return x
-        return self.graph.node("Cast", x, to={np.float32: 1, np.float16: 10}[kind])  # type: ignore[index]
+        return self.graph.node("Cast", x, to={np.float32: 1, np.float16: 10}[kind])
 
     def rms_norm(self, name: str, x: str, weight: NDArray[np.float32], epsilon: float) -> str:
         """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ class Parity:
 
     def _preprocessing(self, patches: list[list[Patches]], expected: list[list[ReferencePatches]]) -> None:
         worst, count = 0.0, 0
-        for ours, theirs in zip(sum(patches, []), sum(expected, []), strict=True):
+        for ours, theirs in zip(chain(*patches), chain(*expected), strict=True):
             if (ours.rows, ours.columns) != theirs.grid:
                 worst = math.inf
                 continue
@@ -70,7 +71,10 @@ class Parity:
 
     def _vision(self, patches: list[Patches], expected: list[ReferencePatches]) -> None:
         limit = checks.VISION[self.precision.vision].rel_l2
-        pairs = [(self.runner.encode(ours), self.reference.features(theirs)) for ours, theirs in zip(patches, expected)]
+        pairs = [
+            (self.runner.encode(ours), self.reference.features(theirs))
+            for ours, theirs in zip(patches, expected, strict=True)
+        ]
         features = max(relative_l2(ours["features"], theirs[0]) for ours, theirs in pairs)
         taps = max(relative_l2(ours["deepstack"][:, 0], theirs[1]) for ours, theirs in pairs)
         note = f"relative L2, worst of {len(pairs)} images"

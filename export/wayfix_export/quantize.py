@@ -29,7 +29,7 @@ def matmul_nbits(weight: NDArray[np.float32], bits: int) -> tuple[NDArray[np.uin
         rows = _in_blocks(weight[part])
         at = np.abs(rows).argmax(axis=2, keepdims=True)
         scales = np.take_along_axis(rows, at, axis=2)[:, :, 0] / -half
-        values = _rounded(rows, scales, -half, half - 1)
+        values = _rounded(rows, scales.astype(np.float32), -half, half - 1)
         shifted = (values + half).astype(np.uint8)
         packed[part] = shifted if bits == 8 else shifted[:, :, 0::2] | (shifted[:, :, 1::2] << 4)
         all_scales[part] = scales
@@ -48,7 +48,7 @@ def blocked_int4(weight: NDArray[np.float32]) -> tuple[NDArray[ml_dtypes.int4], 
     all_scales = np.empty((len(weight), weight.shape[1] // BLOCK), np.float32)
     for part in _row_slices(weight):
         rows = _in_blocks(weight[part])
-        scales = np.maximum(np.abs(rows).max(axis=2), _LEAST) / 7
+        scales = (np.maximum(np.abs(rows).max(axis=2), _LEAST) / 7).astype(np.float32)
         values[part] = _rounded(rows, scales, -7, 7).reshape(values[part].shape)
         all_scales[part] = scales
     return np.ascontiguousarray(values.T).astype(ml_dtypes.int4), np.ascontiguousarray(all_scales.T)

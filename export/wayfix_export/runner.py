@@ -43,8 +43,12 @@ class GraphRunner:
         merge, grid = vision.spatial_merge_size, (patches.rows, patches.columns)
         where = vision_positions(*grid, int(vision.num_position_embeddings**0.5), merge)
         cos, sin = vision_rotary(*grid, merge, vision.head_dim, vision.rope_theta)
-        feed = {
-            "pixels": patches.pixels, "table_indices": where.indices, "table_weights": where.weights, "cos": cos, "sin": sin,
+        feed: dict[str, NDArray[Any]] = {
+            "pixels": patches.pixels,
+            "table_indices": where.indices,
+            "table_weights": where.weights,
+            "cos": cos,
+            "sin": sin,
         }  # fmt: skip
         return _named(self.vision, feed)
 
@@ -73,7 +77,8 @@ class GraphRunner:
     def _chunks(self, feed: dict[str, NDArray[Any]], count: int, chunk: int) -> dict[str, NDArray[Any]]:
         fused = any(value.name == "kept" for value in self.decoder.get_inputs())
         past = self._empty(count if fused else 0)
-        logits, largest = [], {}
+        logits: list[NDArray[Any]] = []
+        largest: dict[str, NDArray[Any]] = {}
         for start in range(0, count, chunk):
             end = min(start + chunk, count)
             now: dict[str, NDArray[Any]] = {

@@ -1,4 +1,4 @@
-"""Checkpoints with random weights and the layout of Qwen3-VL's own: to try and measure export and engine without a download."""
+"""Checkpoints with random weights in the layout of Qwen3-VL's own, to try export and engine without a download."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ SIZES: dict[str, tuple[Sizes, Sizes]] = {
          "out_hidden_size": 64, "deepstack_visual_indexes": [0, 2]},
     ),
     "14m": (_SMALL_TEXT, _SMALL_VISION),
-    "4b-2layers": ({**_QWEN_4B_TEXT, "num_hidden_layers": 2}, {**_QWEN_4B_VISION, "depth": 4, "deepstack_visual_indexes": [0, 1, 2]}),
+    "4b-2layers": (
+        {**_QWEN_4B_TEXT, "num_hidden_layers": 2},
+        {**_QWEN_4B_VISION, "depth": 4, "deepstack_visual_indexes": [0, 1, 2]},
+    ),
     "4b": (_QWEN_4B_TEXT, _QWEN_4B_VISION),
 }  # fmt: skip
 """Text and vision configs by name; `4b` has the dimensions of Qwen3-VL-4B-Instruct."""
@@ -110,7 +113,7 @@ _SHARD_BYTES = 2_000_000_000
 
 
 def write_checkpoint(folder: Path, size: str, seed: int = 0, dtype: type[np.generic] = np.float32) -> None:
-    """Write a whole checkpoint: config, tokenizer, chat template, preprocessing and random weights, in shards of 2 GB."""
+    """Write a whole checkpoint: config, tokenizer, template, preprocessing and random weights, in shards of 2 GB."""
     text, vision = SIZES[size]
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(text["vocab_size"])
@@ -137,9 +140,9 @@ def write_checkpoint(folder: Path, size: str, seed: int = 0, dtype: type[np.gene
 
 
 def make_tokenizer(vocabulary: int) -> Tokenizer:
-    """A byte-level BPE tokenizer in Qwen3's layout, its added tokens right behind a vocabulary that nearly fills the logits.
+    """A byte-level BPE tokenizer in Qwen3's layout, its added tokens right behind a vocabulary near the logits' width.
 
-    It is trained on the protocol's own texts; what is left of a large vocabulary is filled with tokens no text is made of.
+    It is trained on the protocol's own texts; a large vocabulary is filled up with tokens that no text is made of.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -158,7 +161,7 @@ def make_tokenizer(vocabulary: int) -> Tokenizer:
     tokenizer.train_from_iterator(_texts(), trainer)
     state = json.loads(tokenizer.to_str())
     words = state["model"]["vocab"]
-    words.update({f"filler {number}": number for number in range(len(words), base)})
+    words.update({f"Ġ{number:x}": number for number in range(len(words), base)})
     tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN_TOKENS])
@@ -202,7 +205,7 @@ def _texts() -> Iterator[str]:
     for _ in range(2000):
         colour, thing, place, side = (str(rng.choice(words)) for words in (colours, things, places, sides))
         box = tuple(int(value) for value in rng.integers(0, 1001, 4))
-        yield f"Find: the {colour} {thing} {side} the {place}. Turns left: {rng.integers(1, 8)}. View v{rng.integers(9)}."
+        yield f"Find: the {colour} {thing} {side} the {place}. Turns left: {rng.integers(1, 8)}."
         yield format_call("zoom_in", {"source_view_id": "v0", "crop_box": box}, f"The {thing} lies {side} the {place}.")
         yield format_call("landmark_query", {"landmark_name": f"{place}", "source_view_id": "v0"})
         yield format_call("oblique_render", {"source_view_id": "v1", "candidate_box": box, "direction": "north"})
@@ -250,7 +253,6 @@ def _weight_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...
 
 
 def _write_weights(folder: Path, config: dict[str, Any], rng: np.random.Generator, dtype: type[np.generic]) -> None:
-    shards: list[dict[str, NDArray[Any]]] = []
     shapes = list(_weight_shapes(config))
     total = sum(int(np.prod(shape)) for _, shape in shapes) * np.dtype(dtype).itemsize
     count = -(-total // _SHARD_BYTES)
@@ -275,7 +277,7 @@ def _save_shard(folder: Path, shard: dict[str, NDArray[Any]], name: str, where: 
 
 
 def _random(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Weights that keep the size of what flows through, so that errors show: Linear layers of gain one, norms around one."""
+    """Weights that keep the size of what flows through, so that errors show: gains of one."""
     if name.endswith("bias"):
         return rng.standard_normal(shape, np.float32) * np.float32(0.02)
     if len(shape) == 1:

@@ -1,7 +1,7 @@
 """Graphs built into TensorRT engines, on a Jetson by its own TensorRT, elsewhere by TensorRT-RTX as a check.
 
 TensorRT-RTX can be installed from PyPI and needs no GPU to build, but its engines run on RTX GPUs only: here it tells
-that a graph parses and builds. The two have one programming interface; `load_tensorrt` is the only place that knows of both.
+that a graph parses and builds. The two have one programming interface; only `load_tensorrt` knows of both.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def load_tensorrt() -> Any:
 
 
 def build_engine(graph: Path, profile: Profile, out: Path | None = None) -> Built:
-    """Parse a graph and build it for shapes of `profile` (smallest, usual, largest by dimension name); keep it at `out`.
+    """Parse a graph and build it; `profile` has each free dimension's smallest, usual and largest value.
 
-    Raises EngineNotBuilt with TensorRT's own words, or EngineUnsupported.
+    The engine is kept at `out`, if given. Raises EngineNotBuilt with TensorRT's own words, or EngineUnsupported.
     """
     trt = load_tensorrt()
     said: list[str] = []
@@ -98,7 +98,7 @@ def _dimension_names(graph: Path) -> dict[str, list[str | int]]:
 
 
 def _logger(trt: Any, said: list[str]) -> Any:
-    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+    class Logger(trt.ILogger):
         """Keeps TensorRT's errors in place of printing them."""
 
         def __init__(self) -> None:

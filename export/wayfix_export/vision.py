@@ -1,7 +1,7 @@
 """The vision encoder as a graph: one image a run.
 
-Inputs, N patches in merge-block order: pixels (N, patch values) float32; table_indices int64 (N, 4) and table_weights float32
-(N, 4), the interpolation of the learned position table; cos, sin float32 (N, head_dim / 2). Outputs, M = N / merge^2
+Inputs, N patches in merge-block order: pixels (N, patch values) float32; table_indices int64 (N, 4) and table_weights
+float32 (N, 4), the interpolation of the learned position table; cos, sin float32 (N, head_dim / 2). Outputs, M = N / merge^2
 tokens: features (M, hidden) and deepstack (taps, 1, M, hidden), float32 both.
 """
 
@@ -50,7 +50,7 @@ class _Vision:
         pixels = graph.input("pixels", np.float32, ["patches", shape.patch_values])
         indices = graph.input("table_indices", np.int64, ["patches", 4])
         weights = graph.input("table_weights", np.float32, ["patches", 4])
-        self.rotary = []
+        self.rotary: list[str] = []
         for name in ("cos", "sin"):
             graph.input(name, np.float32, ["patches", shape.head_dim // 2])
             self.rotary.append(name if make.kind == np.float32 else graph.node("Cast", name, to=10))
@@ -111,7 +111,7 @@ class _Vision:
         heads, dim = shape.num_heads, shape.head_dim
         parts = (make.reshape(part, -1, heads, dim) for part in make.split(qkv, *[shape.hidden_size] * 3))
         q, k, v = (make.transpose(part, 1, 0, 2) for part in parts)
-        q, k = (make.rotate(part, *self.rotary, dim // 2) for part in (q, k))
+        q, k = (make.rotate(part, self.rotary[0], self.rotary[1], dim // 2) for part in (q, k))
         scores = graph.node("MatMul", graph.node("Mul", q, make.scalar(dim**-0.5)), make.transpose(k, 0, 2, 1))
         mixed = make.transpose(graph.node("MatMul", make.softmax(scores), v), 1, 0, 2)
         return make.reshape(mixed, -1, shape.hidden_size)

@@ -19,7 +19,7 @@ def add_export(commands: Any) -> None:
     export = commands.add_parser(
         "export",
         help="turn a Qwen3-VL checkpoint into an engine, with a proof that it still says the same",
-        description="Writes a folder with the graphs, the tokenizer, the chat template and engine.json, and compares it "
+        description="Writes a folder with graphs, tokenizer, chat template and engine.json, and compares it "
         "with the checkpoint part by part; where they differ too much nothing is written. Needs wayfix[export]. "
         "Example: wayfix export Qwen3-VL-4B-Instruct --out engine --target cpu --precision int8",
         epilog="docs/export.md tells what each precision costs and what each comparison means",
@@ -35,7 +35,7 @@ def add_export(commands: Any) -> None:
     export.add_argument(
         "--precision",
         metavar="P",
-        help="fp32, fp16, int8 or int4 of the decoder, or by part: decoder=int4,vision=fp16 (default: what suits the target)",
+        help="fp32, fp16, int8 or int4 of the decoder, or by part: decoder=int4,vision=fp16 (default: by target)",
     )
     export.add_argument(
         "--image-sizes", metavar="A,B,C", help="long sides the model was trained on: overview,zoom,oblique in pixels"
@@ -149,9 +149,8 @@ def _show(folder: Path, manifest: Any, *, as_json: bool) -> None:
     total = sum(entry.bytes for entry in manifest.files.values())
     precision = ", ".join(f"{part} {value}" for part, value in manifest.precision.model_dump().items())
     print(f"{folder}: engine for {manifest.target}, {total / 1e6:.1f} MB")
-    print(
-        f"  source      {manifest.source.name} ({manifest.source.sha256[:12]}), {manifest.source.weights_licence or 'licence not told'}"
-    )
+    source = manifest.source
+    print(f"  source      {source.name} ({source.sha256[:12]}), licence {source.weights_licence or 'not told'}")
     print(f"  precision   {precision}")
     print(f"  made        {manifest.created} with {', '.join(f'{k} {v}' for k, v in manifest.versions.items())}")
     for name, entry in manifest.parity.items():

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def bench_engine(
 
 
 def read_bandwidth(threads: int) -> float:
-    """Bytes a second at which this machine reads memory with so many threads: the best of several passes over 512 MB."""
+    """Bytes a second that so many threads read of memory: the best of several passes over 512 MB."""
     data = np.ones(_BANDWIDTH_BYTES // 8)
     chosen = min(threads, numba.config.NUMBA_NUM_THREADS)
     numba.set_num_threads(chosen)
@@ -133,15 +134,15 @@ class _Bench:
         cases: dict[str, Callable[[], float]] = {}
         sizes = self.engine.manifest.sizes
         for name, number in (("overview", 0), ("zoom", 1)):
-            cases[f"image {getattr(sizes, name)} px"] = lambda number=number: self._encode(number)
+            cases[f"image {getattr(sizes, name)} px"] = partial(self._encode, number)
         for count in PREFILL_TOKENS:
             if count < self.engine.capacity:
-                cases[f"prefill {count}"] = lambda count=count: self._prefill(count)
+                cases[f"prefill {count}"] = partial(self._prefill, count)
         cases["decode"] = self._decode
         cases["first token"] = self._first_token
         for turn in self.config.turns:
-            cases[f"turn {turn} kept"] = lambda turn=turn: self._turn(turn, kept=True)
-            cases[f"turn {turn} fresh"] = lambda turn=turn: self._turn(turn, kept=False)
+            cases[f"turn {turn} kept"] = partial(self._turn, turn, kept=True)
+            cases[f"turn {turn} fresh"] = partial(self._turn, turn, kept=False)
         return cases
 
     def reference_cases(self, reference: Any) -> dict[str, Callable[[], float]]:
@@ -159,7 +160,7 @@ class _Bench:
 
         cases: dict[str, Callable[[], float]] = {"generate() decode": decode}
         for turn in self.config.turns:
-            cases[f"generate() turn {turn}"] = lambda turn=turn: generate(turn, SAID_TOKENS)
+            cases[f"generate() turn {turn}"] = partial(generate, turn, SAID_TOKENS)
         return cases
 
     def figures(self, report: dict[str, Any], bandwidth: float) -> dict[str, Any]:

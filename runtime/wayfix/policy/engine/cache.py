@@ -57,7 +57,7 @@ class SequenceCache:
             self._fit(growth)
             if self.bytes + growth > self._budget:
                 raise EngineOutOfMemory(
-                    f"an episode of {tokens} tokens needs {tokens * bytes_per_token / 1e6:.0f} MB beside what is in use, "
+                    f"an episode of {tokens} tokens needs {tokens * bytes_per_token / 1e6:.0f} MB, with those in use "
                     f"cache_bytes allows {self._budget / 1e6:.0f} MB; raise it, or run fewer episodes at once"
                 )
 

@@ -1,4 +1,4 @@
-"""The engine: a folder's graphs loaded, images encoded once, sequences of tokens read with what is known of them reused."""
+"""The engine: graphs loaded, images encoded once, prompts read with what is known of them reused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +37,15 @@ class EngineConfig(BaseModel):
 
     providers: tuple[str, ...] = ("CPU",)
     """onnxruntime's execution providers in order of preference, such as CUDA, CPU."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     """None: one for a decoder of less than 64 MB, whose steps are too short to share out, else one a core."""
     spin: bool = False
     """Whether idle threads of onnxruntime spin: faster on a machine that does nothing else, slower on any other."""
-    max_tokens: int = Field(8192, ge=64)
+    max_tokens: int = Field(default=8192, ge=64)
     """Most tokens of one episode."""
-    cache_bytes: int = Field(2 << 30, gt=0)
+    cache_bytes: int = Field(default=2 << 30, gt=0)
     """For keys and values of all episodes and shared prefixes."""
-    image_bytes: int = Field(256 << 20, gt=0)
+    image_bytes: int = Field(default=256 << 20, gt=0)
     """For features of images that were encoded."""
     verify: bool = True
     """Whether to compare every file with its checksum when the engine is opened."""
@@ -250,7 +251,7 @@ class Engine:
             grid,
         )
         binding = self._vision.io_binding()
-        inputs = {
+        inputs: dict[str, NDArray[Any]] = {
             "pixels": pixels, "table_indices": where.indices, "table_weights": where.weights, "cos": cos, "sin": sin,
         }  # fmt: skip
         for name, array in inputs.items():

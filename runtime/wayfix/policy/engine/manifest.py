@@ -79,9 +79,9 @@ class Tokens(_Entry):
 class Sizes(_Entry):
     """Long sides in pixels of the images the model was trained on."""
 
-    overview: int = Field(1024, gt=0)
-    zoom: int = Field(768, gt=0)
-    oblique: int = Field(512, gt=0)
+    overview: int = Field(default=1024, gt=0)
+    zoom: int = Field(default=768, gt=0)
+    oblique: int = Field(default=512, gt=0)
 
 
 class Precisions(_Entry):

@@ -12,8 +12,8 @@ class SamplingConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    temperature: float = Field(0.0, ge=0, le=10)
-    top_p: float = Field(1.0, gt=0, le=1)
+    temperature: float = Field(default=0.0, ge=0, le=10)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     seed: int = 0
 
 

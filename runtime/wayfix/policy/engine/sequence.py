@@ -125,7 +125,7 @@ class _Step:
         self.logit_positions = np.zeros(logits, np.int64)
         self.logits = np.zeros((1, logits, text.vocabulary), np.float32)
         self.binding = sequence._decoder.io_binding()
-        inputs = {
+        inputs: dict[str, NDArray[Any]] = {
             "inputs_embeds": self.embeds,
             "deepstack": self.deepstack,
             "logit_positions": self.logit_positions,
