@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import wayfix
 from wayfix.cli_eval import add_eval, add_trace
-from wayfix.cli_export import add_engine, add_export
+from wayfix.cli_export import add_bench_engine, add_engine, add_export
 from wayfix.cli_policy import add_policy_options, open_policy
 from wayfix.cli_scenes import add_scene, add_synth
 from wayfix.errors import InvalidBudget, InvalidOption, WayfixError
@@ -123,6 +123,7 @@ def _add_bench(commands: Any) -> None:
     imports.add_argument("--data", type=Path, metavar="DIR", help="keep the generated clouds here between runs")
     imports.add_argument("--json", action="store_true", help="print JSON instead of a table")
     imports.set_defaults(run=_bench_import)
+    add_bench_engine(names)
 
 
 def parse_budget(text: str | None) -> float | None:

@@ -74,6 +74,23 @@ def add_engine(commands: Any) -> None:
         action.set_defaults(run=run)
 
 
+def add_bench_engine(names: Any) -> None:
+    """The command `wayfix bench engine`."""
+    bench = names.add_parser(
+        "engine",
+        help="an engine part by part: images, prefill, decode, turns with and without kept caches",
+        description="With --checkpoint, transformers runs the same checkpoint in the same rounds (needs wayfix[export]).",
+    )
+    bench.add_argument("engine", type=Path, help="engine folder")
+    bench.add_argument("--checkpoint", type=Path, metavar="DIR", help="compare with transformers' generate() on this")
+    bench.add_argument("--threads", type=int, metavar="N", help="threads of a graph (default: by the model's size)")
+    bench.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of a case in a round (%(default)s)")
+    bench.add_argument("--turns", default="1,2,4,8", metavar="A,B", help="turns measured (default: %(default)s)")
+    bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    bench.add_argument("--html", type=Path, metavar="FILE", help="also draw the result")
+    bench.set_defaults(run=_bench_engine)
+
+
 def add_synth_checkpoint(actions: Any) -> None:
     """The command `wayfix synth checkpoint`."""
     made = actions.add_parser(
@@ -127,6 +144,29 @@ def _engine_check(options: argparse.Namespace) -> int:
         print(json.dumps({"ok": True, "files": sorted(manifest.files)}))
     else:
         print(f"{options.engine}: {len(manifest.files)} files are as they were written")
+    return EXIT_FOUND
+
+
+def _bench_engine(options: argparse.Namespace) -> int:
+    from wayfix.bench.engine import EngineBenchConfig, bench_engine
+    from wayfix.bench.report import print_table, write_html
+    from wayfix.policy.engine.engine import EngineConfig
+
+    try:
+        turns = tuple(_positive(int(part), "--turns") for part in options.turns.split(","))
+    except ValueError as error:
+        raise InvalidOption(f"--turns is numbers separated by commas, got {options.turns!r}") from error
+    config = EngineBenchConfig(repeats=_positive(options.repeats, "--repeats"), turns=turns)
+    threads = None if options.threads is None else _positive(options.threads, "--threads")
+    report = bench_engine(options.engine, options.checkpoint, EngineConfig(threads=threads), config, quiet=options.json)
+    if options.html:
+        write_html(report, options.html)
+    if options.json:
+        print(json.dumps(report))
+        return EXIT_FOUND
+    print_table(report)
+    for name in ("figures", "memory"):
+        print("\n".join((f"{name}:", *(f"  {key:<28}{value}" for key, value in report[name].items()))))
     return EXIT_FOUND
 
 

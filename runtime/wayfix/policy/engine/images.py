@@ -93,14 +93,14 @@ class Patches:
 def resized_shape(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
     """Height and width an image is brought to: near its own, in multiples of a token, within the bounds of pixels.
 
-    Source: smart_resize of transformers' image_processing_qwen2_vl. Raises ValueError for an empty image and for one with
-    a side more than 200 times the other.
+    Source: smart_resize of transformers' image_processing_qwen2_vl. Raises ValueError for an empty image and for one
+    with a side more than 200 times the other.
     """
     if min(height, width) < 1:
         raise ValueError(f"an image of {width} x {height} pixels is empty")
     if max(height, width) > _LARGEST_ASPECT * min(height, width):
         raise ValueError(
-            f"an image of {width} x {height} pixels is too narrow: a side may be {_LARGEST_ASPECT} times the other at most"
+            f"an image of {width} x {height} pixels is too narrow: one side is over {_LARGEST_ASPECT} times the other"
         )
     unit = spec.unit
     high, wide = round(height / unit) * unit, round(width / unit) * unit
@@ -117,7 +117,8 @@ def resized_shape(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
 def make_patches(image: NDArray[np.uint8], spec: ImageSpec) -> Patches:
     """Resize, normalise and cut an RGB image, uint8 (height, width, 3).
 
-    Source: Qwen2VLImageProcessorPil of transformers. Raises ValueError for another kind of array and as resized_shape does.
+    Source: Qwen2VLImageProcessorPil of transformers. Raises ValueError for another kind of array, and as resized_shape
+    does.
     """
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(f"an image is uint8 (height, width, 3), not {image.dtype} {image.shape}")
@@ -139,7 +140,7 @@ def make_patches(image: NDArray[np.uint8], spec: ImageSpec) -> Patches:
 
 
 def _levels(spec: ImageSpec) -> NDArray[np.float32]:
-    """What every byte of a channel becomes, (3, 256), rounded in the steps in which the checkpoint's processor rounds."""
+    """What every byte of a channel becomes, (3, 256), rounded step by step as the checkpoint's processor does."""
     scaled = (np.arange(256) * (1 / 255)).astype(np.float32)
     mean, std = (np.array(values, np.float32)[:, None] for values in (spec.mean, spec.std))
     return (scaled - mean) / std

@@ -72,8 +72,8 @@ def vision_rotary(
 
 def _frequencies(channels: int, theta: float) -> NDArray[np.float32]:
     """Radians per position of each pair of channels, (channels / 2,)."""
-    # An error in the last bit grows with the position. torch rounds its float32 power as a float64 one does; numpy's own
-    # float32 power does not.
+    # An error in the last bit grows with the position. torch's float32 power comes out as float64's rounded to float32;
+    # numpy's own float32 power does not.
     exponents = np.arange(0, channels, 2, dtype=np.float32) / np.float32(channels)
     return np.float32(1) / np.power(theta, exponents.astype(np.float64)).astype(np.float32)
 
@@ -90,8 +90,8 @@ def token_positions(
     """M-RoPE positions, int64 (3, N), of new tokens that follow position `start` - 1, and the position after them.
 
     Text counts up on all three axes; an image stands at one time and spreads over rows and columns, and what follows it
-    continues behind its longer side. `grids` are rows and columns in patches of the images whose pad tokens `ids` holds,
-    in order and whole. Raises ValueError where pads and grids do not match. Source: Qwen3VLModel.get_rope_index.
+    continues behind its longer side. `grids` are rows and columns in patches of the images whose pad tokens `ids`
+    holds, in order and whole. Raises ValueError where pads and grids do not match. Source: Qwen3VLModel.get_rope_index.
     """
     pads = np.flatnonzero(ids == image_token)
     positions = np.empty((3, len(ids)), np.int64)
@@ -124,8 +124,9 @@ class Rotary:
     ) -> None:
         """`mrope_section` says how many of the head_dim / 2 frequencies turn by time, row and column.
 
-        Interleaved, as in Qwen3-VL, they take the axes in turn as far as the sections of row and column reach, and the
-        rest is time (Qwen3VLTextRotaryEmbedding.recomposition_frequencies); else the sections follow each other (Qwen2-VL).
+        Interleaved, as in Qwen3-VL, frequencies take the axes in turn as far as the sections of row and column reach,
+        and the rest is time. Otherwise the sections follow each other, as in Qwen2-VL. Source:
+        recomposition_frequencies of Qwen3VLTextRotaryEmbedding and of Qwen2VLRotaryEmbedding.
         """
         if sum(mrope_section) != head_dim // 2:
             raise ValueError(f"the sections {mrope_section} do not make up {head_dim // 2} frequencies")
