@@ -181,6 +181,10 @@ class Checkpoint:
         """Size of the weight files."""
         return sum((self.folder / name).stat().st_size for name in set(self._files.values()))
 
+    def weight_count(self) -> int:
+        """How many numbers the weights are."""
+        return sum(math.prod(self._handle(name).get_slice(name).get_shape()) for name in sorted(self._files))
+
     def _index(self) -> dict[str, str]:
         index = self.folder / "model.safetensors.index.json"
         if index.is_file():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import importlib.metadata
-import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -16,7 +16,14 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 
 import wayfix
-from wayfix.errors import InvalidOption, ParityFailed, StorageFailed, StorageFull, UnreadableCheckpoint
+from wayfix.errors import (
+    InvalidOption,
+    ParityFailed,
+    StorageFailed,
+    StorageFull,
+    UnreadableCheckpoint,
+    UnsupportedModel,
+)
 from wayfix.policy.engine.chat import Chat
 from wayfix.policy.engine.images import ImageSpec
 from wayfix.policy.engine.manifest import (
@@ -34,6 +41,7 @@ from wayfix.policy.engine.manifest import (
     VisionModel,
     sha256_of,
 )
+from wayfix.policy.engine.memory import available_bytes
 from wayfix.views.view import ImageSizes
 from wayfix_export.calibrate import observe_ranges
 from wayfix_export.checkpoint import Checkpoint
@@ -42,6 +50,7 @@ from wayfix_export.decoder import write_decoder, write_embedding
 from wayfix_export.episodes import Episode, recorded_in_a_city
 from wayfix_export.layers import PRECISIONS, Flavour
 from wayfix_export.profiles import profiles_of
+from wayfix_export.tensorrt import build_engine
 from wayfix_export.vision import write_vision
 
 FLAVOUR: dict[Target, Flavour] = {"cpu": "cpu", "cuda": "trt", "jetson-orin": "trt", "jetson-thor": "trt"}
@@ -127,18 +136,19 @@ def export_checkpoint(
         work.mkdir(parents=True)
         _check_space(work, checkpoint)
         # 2. Graphs, on recorded episodes where ranges are needed.
+        progress("recording episodes")
         episodes = recorded_in_a_city(options.episodes, draft.sizes)
-        draft.write_graphs(work, episodes, progress)
+        manifest = draft.write(work, episodes, progress)
         # 3. The proof.
-        manifest = draft.manifest(work, {})
-        _write_manifest(work, manifest)
-        checks = _prove(checkpoint, draft, work, episodes, progress)
+        checks = _prove(draft, work, episodes, progress)
         failed = [check for check in checks if not check.passed]
         if failed:
             raise ParityFailed(
                 "the engine does not say what its checkpoint says, and nothing was written: "
                 + "; ".join(f"{check.name} {check.value:.3g}, allowed {check.limit:g}" for check in failed)
             )
+        if options.build_check:
+            _check_builds(work, manifest, progress)
         # 4. Into place.
         manifest = manifest.model_copy(update={"parity": _as_json(checks)})
         _write_manifest(work, manifest)
@@ -146,11 +156,17 @@ def export_checkpoint(
             shutil.rmtree(out)
         work.rename(out)
     except OSError as error:
-        kind = StorageFull if error.errno == 28 else StorageFailed
+        kind = StorageFull if error.errno == errno.ENOSPC else StorageFailed
         raise kind(f"{out} could not be written: {error}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return Exported(out, manifest, tuple(checks))
+
+
+def write_unproven(folder: Path, out: Path, options: ExportOptions) -> EngineManifest:
+    """Write an engine without comparing it, which needs no torch: for tests, and for a look at the graphs."""
+    out.mkdir(parents=True)
+    return _Draft(Checkpoint(folder), options).write(out, (), lambda _: None)
 
 
 class _Draft:
@@ -160,13 +176,14 @@ class _Draft:
         self.checkpoint, self.options = checkpoint, options
         self.flavour = FLAVOUR[options.target]
         self.precision = options.precision or DEFAULT_PRECISION[options.target]
-        self.spec = ImageSpec.from_preprocessor_config(checkpoint.json("preprocessor_config.json"))
+        self.spec = _image_spec(checkpoint)
         self.template = _chat_template(checkpoint)
         self.sizes = options.sizes or _trained_sizes(checkpoint)
         self.tokenizer = _tokenizer(checkpoint)
         self.chat = Chat(self.template, self.tokenizer, checkpoint.shape.image_token_id, self.spec)
 
-    def write_graphs(self, work: Path, episodes: Sequence[Episode], progress: Progress) -> None:
+    def write(self, work: Path, episodes: Sequence[Episode], progress: Progress) -> EngineManifest:
+        """Write all files, the manifest among them, still without parity."""
         ranges = None
         if self.flavour == "trt" and "int8" in (self.precision.vision, self.precision.decoder):
             ranges = observe_ranges(self.checkpoint, self.chat, self.spec, episodes, progress)
@@ -178,8 +195,11 @@ class _Draft:
         write_decoder(self.checkpoint, work / "decoder.onnx", self.flavour, self.precision.decoder, ranges=ranges)
         shutil.copyfile(self.checkpoint.folder / TOKENIZER, work / TOKENIZER)
         (work / TEMPLATE).write_text(self.template, encoding="utf-8")
+        manifest = self._manifest(work)
+        _write_manifest(work, manifest)
+        return manifest
 
-    def manifest(self, work: Path, parity: dict[str, Any]) -> EngineManifest:
+    def _manifest(self, work: Path) -> EngineManifest:
         shape = self.checkpoint.shape
         text, vision = shape.text_config, shape.vision_config
         return EngineManifest(
@@ -212,7 +232,6 @@ class _Draft:
             image=self.spec,
             sizes=Sizes(overview=self.sizes.overview, zoom=self.sizes.zoom, oblique=self.sizes.oblique),
             profiles=profiles_of(shape, self.spec, self.sizes) if self.flavour == "trt" else {},
-            parity=parity,
             versions=_versions(),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             files={
@@ -223,21 +242,38 @@ class _Draft:
         )
 
 
-def _prove(
-    checkpoint: Checkpoint, draft: _Draft, work: Path, episodes: Sequence[Episode], progress: Progress
-) -> list[Check]:
+def _prove(draft: _Draft, work: Path, episodes: Sequence[Episode], progress: Progress) -> list[Check]:
     # Only the proof needs torch and transformers, which take seconds to import.
+    checkpoint, mode = draft.checkpoint, draft.options.parity
+    if mode == "layers" or (mode == "auto" and not _fits_whole(checkpoint)):
+        from wayfix_export.layer_parity import layer_checks
+
+        parts = (checkpoint, work, draft.chat, draft.spec, draft.precision, draft.flavour)
+        return layer_checks(*parts, episodes[0], progress)
     from wayfix_export.parity import Parity, engine_checks
     from wayfix_export.reference import Reference
 
     progress("loading the checkpoint to compare with")
     reference = Reference(checkpoint.folder)
-    parity = Parity(checkpoint, reference, work, draft.chat, draft.spec, draft.precision)
-    checks = parity.run(episodes, progress)
+    checks = Parity(checkpoint, reference, work, draft.chat, draft.spec, draft.precision).run(episodes, progress)
     if draft.flavour == "cpu":
         progress("the engine itself")
         checks += engine_checks(work, reference, episodes)
     return checks
+
+
+def _fits_whole(checkpoint: Checkpoint) -> bool:
+    """Whether checkpoint, engine and what they compute have room in memory at once, all in float32."""
+    available = available_bytes()
+    return available is None or 3.5 * checkpoint.weight_count() * 4 < available
+
+
+def _check_builds(work: Path, manifest: EngineManifest, progress: Progress) -> None:
+    if manifest.flavour != "trt":
+        raise InvalidOption("--build-check is for the targets that TensorRT serves, not for cpu")
+    for part in _PARTS:
+        progress(f"building the {part} with TensorRT")
+        build_engine(work / f"{part}.onnx", manifest.profiles[part])
 
 
 def _as_json(checks: Sequence[Check]) -> dict[str, Any]:
@@ -279,6 +315,13 @@ def _chat_template(checkpoint: Checkpoint) -> str:
     raise UnreadableCheckpoint(f"{checkpoint.folder} has no chat template; is it an Instruct checkpoint?")
 
 
+def _image_spec(checkpoint: Checkpoint) -> ImageSpec:
+    try:
+        return ImageSpec.from_preprocessor_config(checkpoint.json("preprocessor_config.json"))
+    except ValueError as error:
+        raise UnsupportedModel(f"{checkpoint.folder / 'preprocessor_config.json'}: {error}") from error
+
+
 def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     path = checkpoint.folder / TOKENIZER
     try:
@@ -315,8 +358,3 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
-
-
-def read_checks(manifest: EngineManifest) -> list[dict[str, Any]]:
-    """The parity figures of an engine as rows."""
-    return [{"check": name, **entry} for name, entry in json.loads(json.dumps(manifest.parity)).items()]

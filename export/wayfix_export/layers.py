@@ -26,8 +26,8 @@ PRECISIONS: dict[Flavour, tuple[Precision, ...]] = {
 
 
 def opset(flavour: Flavour, precision: Precision) -> int:
-    """18 is what all of TensorRT's parsers read; blocked INT4 came with 21."""
-    return 21 if flavour == "trt" and precision == "int4" else 18
+    """18 is what all of TensorRT's parsers read; scales in float16 came with 19, blocked INT4 with 21."""
+    return {"int8": 19, "int4": 21}.get(precision, 18) if flavour == "trt" else 18
 
 
 @dataclass

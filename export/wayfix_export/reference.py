@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from transformers import AutoTokenizer, DynamicCache, Qwen3VLForConditionalGeneration
+from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 Grid = tuple[int, int]
@@ -28,6 +29,19 @@ class ReferencePatches:
 
     pixels: NDArray[np.float32]
     grid: Grid
+
+
+class _Clock:
+    """Notes when generate() gives out each token."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def put(self, _: Any) -> None:
+        self.at.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Nothing is held back."""
 
 
 class Reference:
@@ -67,24 +81,19 @@ class Reference:
             )
         return out[0, len(ids) :].tolist()
 
-    def hidden_states(self, ids: Sequence[int], images: Sequence[ReferencePatches]) -> list[NDArray[np.float32]]:
-        """What enters each decoder layer, and what leaves the last before its norm: (tokens, hidden) each."""
-        seen: list[NDArray[np.float32]] = []
-        layers = self.model.model.language_model.layers
-        hooks = [
-            layer.register_forward_pre_hook(lambda _, args, kw: seen.append(_hidden(args, kw)), with_kwargs=True)
-            for layer in layers
-        ]
-        try:
-            self.logits(ids, images)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return seen
-
-    def cache(self) -> Any:
-        """An empty KV cache for `step`."""
-        return DynamicCache(config=self.model.config.get_text_config())
+    def token_seconds(self, ids: Sequence[int], images: Sequence[ReferencePatches], count: int) -> list[float]:
+        """How long generate() takes for each of `count` tokens; the first includes reading the prompt."""
+        clock = _Clock()
+        with torch.inference_mode():
+            self.model.generate(
+                **self._inputs(ids, images),
+                max_new_tokens=count,
+                min_new_tokens=count,
+                do_sample=False,
+                streamer=clock,
+            )
+        # The streamer is told of the prompt first.
+        return [b - a for a, b in zip(clock.at, clock.at[1:], strict=False)]
 
     def _inputs(self, ids: Sequence[int], images: Sequence[ReferencePatches]) -> dict[str, Any]:
         tokens = torch.tensor([list(ids)])
@@ -98,8 +107,3 @@ class Reference:
 
 def _grids(images: Sequence[ReferencePatches]) -> Any:
     return torch.tensor([(1, *image.grid) for image in images])
-
-
-def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> NDArray[np.float32]:
-    value = args[0] if args else kwargs["hidden_states"]
-    return value[0].numpy().copy()

@@ -1,8 +1,8 @@
 """The vision encoder as a graph: one image a run.
 
-Inputs, N patches in merge-block order: pixels (N, patch values) float32; table_indices int64 (N, 4) and table_weights
-float32 (N, 4), the interpolation of the learned position table; cos, sin float32 (N, head_dim / 2). Outputs, M = N / merge^2
-tokens: features (M, hidden) and deepstack (taps, 1, M, hidden), float32 both.
+Inputs, N patches in merge-block order: pixels float32 (N, patch values); table_indices int64 (N, 4) and table_weights
+float32 (N, 4), the interpolation of the learned position table; cos, sin float32 (N, head_dim / 2). Outputs, M tokens,
+N / merge^2: features (M, hidden) and deepstack (taps, 1, M, hidden), float32 both.
 """
 
 from __future__ import annotations

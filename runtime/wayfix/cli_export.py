@@ -79,7 +79,7 @@ def add_bench_engine(names: Any) -> None:
     bench = names.add_parser(
         "engine",
         help="an engine part by part: images, prefill, decode, turns with and without kept caches",
-        description="With --checkpoint, transformers runs the same checkpoint in the same rounds (needs wayfix[export]).",
+        description="With --checkpoint, transformers runs the same in the same rounds (needs wayfix[export]).",
     )
     bench.add_argument("engine", type=Path, help="engine folder")
     bench.add_argument("--checkpoint", type=Path, metavar="DIR", help="compare with transformers' generate() on this")

@@ -68,9 +68,9 @@ def bench_engine(
     if checkpoint is not None:
         # The library must not import torch: what stands on it is loaded only here, where it is asked for.
         module = importlib.import_module("wayfix_export.reference")
-        reference = module.Reference(checkpoint, threads=engine.config.threads_for(engine.manifest))
+        reference = module.Reference(checkpoint, threads=engine.config.decoder_threads(engine.manifest))
         cases |= bench.reference_cases(reference)
-    bandwidth = read_bandwidth(engine.config.threads_for(engine.manifest))
+    bandwidth = read_bandwidth(engine.config.decoder_threads(engine.manifest))
     for run in cases.values():
         run()
     rounds: dict[str, list[list[float]]] = {name: [] for name in cases}
@@ -85,7 +85,7 @@ def bench_engine(
     report["config"] = {
         "engine": engine.manifest.source.name,
         "precision": engine.manifest.precision.model_dump(),
-        "threads": engine.config.threads_for(engine.manifest),
+        "threads": engine.config.decoder_threads(engine.manifest),
         "said_tokens": SAID_TOKENS,
         "rounds": ROUNDS,
         "repeats": config.repeats,
@@ -156,7 +156,10 @@ class _Bench:
             return (time.perf_counter() - began) * 1000
 
         def decode() -> float:
-            return max(generate(1, 1 + SAID_TOKENS) - generate(1, 1), 0.0) / SAID_TOKENS
+            prompt = self.prompts[1]
+            images = [reference.patches(image.image) for image in prompt.images]
+            times = reference.token_seconds(prompt.ids.tolist(), images, 1 + SAID_TOKENS)
+            return float(np.mean(times[1:])) * 1000
 
         cases: dict[str, Callable[[], float]] = {"generate() decode": decode}
         for turn in self.config.turns:

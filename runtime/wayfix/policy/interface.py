@@ -40,7 +40,7 @@ class Chunk:
 
 @runtime_checkable
 class WarmsUp(Protocol):
-    """A policy that gains from reading a scene's prefix, which its queries share, before the first one's clock starts."""
+    """A policy that gains from reading a scene's prefix, which queries share, before the first one's clock starts."""
 
     def warm_up(self, prompt: Prompt) -> None:
         """Read all of a first prompt that does not depend on its query."""

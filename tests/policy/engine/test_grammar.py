@@ -63,9 +63,12 @@ def trained(words: Any, added: Sequence[str]) -> str:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=900,
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    tokenizer.train_from_iterator([SYSTEM_TEXT, *CALLS * 3], trainer)
+    tokenizer.train_from_iterator([SYSTEM_TEXT, *CALLS], trainer)
     tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIAL])
     tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in added])
     return tokenizer.to_str()
@@ -153,6 +156,15 @@ def can_be_written(kind: str, asked: Prompt, text: str) -> bool:
         return False
     assert matcher.text == text or not matcher.done
     return matcher.done
+
+
+def begin(matcher: ActionMatcher, kind: str, turn: str, part: str) -> ActionMatcher:
+    """Write the tokens of `turn` that make up its beginning `part`, and what the last of them holds besides."""
+    for token in encode(kind, turn):
+        if len(matcher.text) < len(part):
+            write(matcher, [token])
+    assert matcher.text.startswith(part)
+    return matcher
 
 
 def take_forced(matcher: ActionMatcher) -> ActionMatcher:
@@ -264,9 +276,10 @@ def test_no_other_box_can(kind: str, box: UnitBox) -> None:
 @both
 @pytest.mark.parametrize("near", [(999, 999), (0, 999), (999, 0)])
 def test_beyond_999_there_is_only_1000(kind: str, near: tuple[int, int]) -> None:
+    written = format_answer("v0", (*near, 1000, 1000))
     for seed in range(8):
         matcher = grammar_of(kind).start(PROMPTS["no tools"])
-        write(matcher, encode(kind, f'<answer>{{"view_id": "v0", "box": [{near[0]}, {near[1]}, '))
+        begin(matcher, kind, written, written[: written.index(", 1000")])
         action = walk(matcher, np.random.default_rng(seed), lambda: True)
         assert isinstance(action, Answer)
         assert all(low < 999 or high == 1000 for low, high in zip(action.box[:2], action.box[2:], strict=True))
@@ -316,7 +329,7 @@ def test_numbers_of_two_decimals_within_the_range_can_be_written(
 
 @both
 @pytest.mark.parametrize(
-    "name", ["", " ", "\n", "x" * 201, "\x7f\x00"], ids=["empty", "blank", "break", "too long", "control"]
+    "name", ["", " ", "\n", "x" * 201, "a\x00"], ids=["empty", "blank", "break", "too long", "control"]
 )
 def test_names_that_say_nothing_or_too_much_are_not_written(kind: str, name: str) -> None:
     matcher = grammar_of(kind).start(prompt())
@@ -402,11 +415,11 @@ def test_a_call_is_forced_but_for_what_it_says() -> None:
     matcher = grammar_of("qwen").start(prompt(must_call="zoom_in"))
     matcher.advance(tokenizer_of("qwen").token_to_id("<tool_call>"))
     assert take_forced(matcher).text.endswith('{"source_view_id": "v0", "crop_box": [')
-    for number in ("12", "34", "56", "78"):
+    for number in ("123", "456", "789", "999"):
         write(take_forced(matcher), encode("qwen", number))
     write(matcher, encode("qwen", "]}}"))
     assert take_forced(matcher).done
-    assert parse_action(matcher.text)[1] == ZoomIn(source_view_id="v0", crop_box=[12, 34, 56, 78])
+    assert parse_action(matcher.text)[1] == ZoomIn(source_view_id="v0", crop_box=[123, 456, 789, 999])
 
 
 # ---- the thought
@@ -454,17 +467,26 @@ def test_text_grows_by_whole_characters() -> None:
 @both
 @pytest.mark.parametrize("thought", ["", "I think that", "𝄞", "?\n"])
 def test_a_thought_can_be_cut_short_for_an_answer(kind: str, thought: str) -> None:
-    kinds = set()
-    for seed in range(12):
+    for turn in (format_answer("v1", (1, 2, 3, 4)), format_not_found()):
         matcher = write(grammar_of(kind, 64).start(PROMPTS["several views, one oblique"]), encode(kind, thought))
         assert matcher.force_answer()
-        assert matcher.force_answer()
+        assert matcher.force_answer(), "a second time changes nothing"
         assert matcher.text == thought
-        assert take_forced(matcher).text.startswith(f"{thought}<answer>")
-        action = walk(matcher, np.random.default_rng(seed))
-        fits(action, PROMPTS["must answer"] if isinstance(action, ToolCall) else PROMPTS["several views, one oblique"])
-        kinds.add(type(action))
-    assert kinds == {Answer, NotFound}
+        assert write(matcher, encode(kind, turn)).text == thought + turn
+
+
+@both
+@given(seed=st.integers(0, 2**32 - 1), written=st.integers(0, THOUGHT_TOKENS))
+@settings(max_examples=40)
+def test_after_that_only_an_answer_follows(kind: str, seed: int, written: int) -> None:
+    rng, matcher = np.random.default_rng(seed), grammar_of(kind).start(PROMPTS["several views, one oblique"])
+    for _ in range(written):
+        if not matcher.done:
+            matcher.advance(int(rng.choice(np.flatnonzero(matcher.allowed()))))
+    begun = "<" in matcher.text  # with the borderless tokens it may be over, too
+    assert matcher.force_answer() is not begun
+    action = walk(matcher, rng)
+    assert begun or isinstance(action, (Answer, NotFound))
 
 
 @both
@@ -476,17 +498,18 @@ def test_a_character_cut_in_two_does_not_spoil_the_answer(kind: str) -> None:
 
 @both
 @pytest.mark.parametrize(
-    "text",
-    ["<", "Hm.\n<answer>", '<tool_call>{"name": "zoom_in"', format_not_found()],
-    ids=["sign", "answer", "call", "done"],
+    "turn, part",
+    [
+        (format_not_found("Hm."), "Hm.\n<"),
+        (format_answer("v0", (1, 2, 3, 4)), '<answer>{"view'),
+        (SAMPLES["zoom_in"], "<tool_call>"),
+        (SAMPLES["zoom_in"], '<tool_call>{"name": "zoom_in'),
+        (format_not_found(), format_not_found()),
+    ],
 )
-def test_an_action_that_has_begun_goes_on(kind: str, text: str) -> None:
-    tokens = encode(kind, text)
-    matcher = grammar_of(kind).start(prompt())
-    if text == "<" and not matcher.allowed()[tokens[0]]:
-        pytest.skip("here the tags are tokens of their own")
-    write(matcher, tokens)
-    allowed = matcher.allowed()
+def test_an_action_that_has_begun_goes_on(kind: str, turn: str, part: str) -> None:
+    matcher = begin(grammar_of(kind, 64).start(prompt()), kind, turn, part)
+    text, allowed = matcher.text, matcher.allowed()
     assert not matcher.force_answer()
     assert matcher.text == text
     assert (matcher.allowed() == allowed).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from wayfix.policy.engine.chat import Chat, PromptImage, TokenPrompt
 from wayfix.policy.engine.graphs import Watch, load_graph
 from wayfix.policy.engine.images import make_patches
 from wayfix.policy.engine.manifest import TEMPLATE, TOKENIZER, EngineManifest, read_manifest
+from wayfix.policy.engine.memory import available_bytes, cores
 from wayfix.policy.engine.positions import Rotary, token_positions, vision_positions, vision_rotary
 from wayfix.policy.engine.sequence import NewTokens, TokenSequence, bind
 
@@ -38,7 +38,7 @@ class EngineConfig(BaseModel):
     providers: tuple[str, ...] = ("CPU",)
     """onnxruntime's execution providers in order of preference, such as CUDA, CPU."""
     threads: int | None = Field(default=None, ge=1)
-    """None: one for a decoder of less than 64 MB, whose steps are too short to share out, else one a core."""
+    """None: one a core, but one for a decoder of less than 64 MB, whose steps are too short to share out."""
     spin: bool = False
     """Whether idle threads of onnxruntime spin: faster on a machine that does nothing else, slower on any other."""
     max_tokens: int = Field(default=8192, ge=64)
@@ -50,10 +50,15 @@ class EngineConfig(BaseModel):
     verify: bool = True
     """Whether to compare every file with its checksum when the engine is opened."""
 
-    def threads_for(self, manifest: EngineManifest) -> int:
-        """Threads a graph runs on."""
+    def decoder_threads(self, manifest: EngineManifest) -> int:
+        """Threads the decoder runs on."""
         small = _decoder_bytes(manifest) < _SMALL_DECODER_BYTES
-        return self.threads or (1 if small else len(os.sched_getaffinity(0)))
+        return self.threads or (1 if small else cores())
+
+    @property
+    def vision_threads(self) -> int:
+        """Threads the vision encoder runs on, whose products are large however small the model."""
+        return self.threads or cores()
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +105,10 @@ class Engine:
         template = (folder / TEMPLATE).read_text(encoding="utf-8")
         text, vision = self.manifest.text, self.manifest.vision
         self.chat = Chat(template, self.tokenizer, self.manifest.tokens.image, self.manifest.image)
-        load = (self.config.providers, self.config.threads_for(self.manifest), self.config.spin)
+        threads = {"vision": self.config.vision_threads, "decoder": self.config.decoder_threads(self.manifest)}
         self._vision, self._embedding, self._decoder = (
-            load_graph(folder / f"{part}.onnx", *load) for part in ("vision", "embedding", "decoder")
+            load_graph(folder / f"{part}.onnx", self.config.providers, threads.get(part, 1), self.config.spin)
+            for part in ("vision", "embedding", "decoder")
         )
         self._rotary = Rotary(text.head_dim, text.rope_theta, text.mrope_section)
         self._images: OrderedDict[int, ImageFeatures] = OrderedDict()
@@ -285,18 +291,9 @@ def _check_runs_here(manifest: EngineManifest, folder: Path) -> None:
 def _check_memory(manifest: EngineManifest, folder: Path) -> None:
     """Refuse early what cannot fit: a machine that starts to swap helps nobody."""
     needed = sum(entry.bytes for entry in manifest.files.values())
-    available = _available_bytes()
+    available = available_bytes()
     if available is not None and needed > available:
         raise EngineOutOfMemory(
             f"{folder} needs {needed / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are available; export with a "
             "smaller --precision, or free some memory"
         )
-
-
-def _available_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
