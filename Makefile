@@ -4,6 +4,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 PYTHONS ?= 3.10 3.12 3.13
+# The proof of an export needs torch, and the check that TensorRT builds its graphs TensorRT-RTX, which has no CUDA GPU
+# to need. TEST_EXTRAS=runtime,test leaves both out, and the tests that need them are skipped.
+TEST_EXTRAS ?= runtime,export,test
+TENSORRT_RTX = tensorrt-rtx-cu13-libs==1.7.1.116 tensorrt-rtx-cu13-bindings==1.7.1.116
 
 .PHONY: help demo test test-fast test-pythons lint clean
 
@@ -24,9 +28,10 @@ $(VENV)/.runtime: pyproject.toml | $(BIN)/python
 	@$(PIP) install -e '.[runtime]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
-	@echo "installing wayfix[runtime,test] into $(VENV) ..."
-	@$(PIP) install -e '.[runtime,test]'
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing wayfix[$(TEST_EXTRAS)] into $(VENV) ..."
+	@$(PIP) install -c constraints.txt -e '.[$(TEST_EXTRAS)]'
+	@case "$(TEST_EXTRAS),$$(uname -m)" in *export*,x86_64) $(PIP) install --no-deps $(TENSORRT_RTX) ;; esac
 	@touch $@ $(VENV)/.runtime
 
 demo: $(VENV)/.runtime
@@ -48,7 +53,7 @@ test-pythons:
 	  command=$$(command -v python$$version || ls -d $$HOME/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -n 1); \
 	  [ -n "$$command" ] || { echo "no Python $$version found"; exit 1; }; \
 	  echo "== Python $$version"; \
-	  $(MAKE) --no-print-directory test-fast VENV=.venv-$$version PYTHON=$$command || exit 1; \
+	  $(MAKE) --no-print-directory test-fast VENV=.venv-$$version PYTHON=$$command TEST_EXTRAS=runtime,test || exit 1; \
 	done
 
 clean:

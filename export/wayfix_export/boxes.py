@@ -105,7 +105,11 @@ def _forced(
     answered = (*asked, Message("assistant", (format_answer("v0", box),)))
     whole = chat.tokens(Prompt((), answered, "", must_answer=True))
     start, ids = len(before.ids), whole.ids.tolist()
-    rows = runner.read(whole, [ours])["logits"], reference.logits(ids, [theirs])
+    before_each = np.arange(start - 1, len(ids) - 1)
+    both = runner.read(whole, [ours], before_each)["logits"], reference.logits(ids, [theirs], before_each)
     # What follows the answer's own tokens, the end of the turn and the next one's beginning, is the same for every box.
-    means = [np.mean([log_probability(logits[at - 1], ids[at]) for at in range(start, len(ids))]) for logits in rows]
+    means = [
+        np.mean([log_probability(row, token) for row, token in zip(logits, ids[start:], strict=True)])
+        for logits in both
+    ]
     return float(abs(means[0] - means[1]))

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from wayfix.policy.engine.chat import Chat
 from wayfix.policy.engine.images import ImageSpec, make_patches
 from wayfix_export.checkpoint import Checkpoint
@@ -31,7 +33,7 @@ def observe_ranges(
             tokens = chat.tokens(conversation(episode))
             patches = [make_patches(image.image, spec) for image in tokens.images]
             seen = [runner.encode(image) for image in patches]
-            seen.append(runner.read(tokens, patches))
+            seen.append(runner.read(tokens, patches, np.array([len(tokens.ids) - 1])))
             for out in seen:
                 for name, value in out.items():
                     if name.startswith("largest:"):

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from wayfix.errors import UnreadableCheckpoint, UnsupportedModel
 
 _MODEL_TYPE = "qwen3_vl"
+_FLOATS = ("F64", "F32", "F16", "BF16")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -49,6 +50,8 @@ class TextShape(_Shape):
         if not isinstance(config, dict):
             return config
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if not isinstance(rope, dict):
+            raise ValueError("rotary positions that are no JSON object")
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind not in ("default", "mrope") or not rope.get("mrope_interleaved", True):
             raise ValueError(f"rotary positions of type {kind!r} (interleaved: {rope.get('mrope_interleaved')})")
@@ -87,6 +90,9 @@ class VisionShape(_Shape):
             self.num_position_embeddings
         ):
             raise ValueError("a vision activation other than gelu_pytorch_tanh, or a position table that is no square")
+        taps = self.deepstack_visual_indexes
+        if not taps or len(set(taps)) < len(taps) or not set(taps) <= set(range(self.depth)):
+            raise ValueError(f"DeepStack features of blocks {taps}, of {self.depth}")
         return self
 
     @property
@@ -115,8 +121,9 @@ class ModelShape(_Shape):
     @classmethod
     def _tied_anywhere(cls, config: Any) -> Any:
         if isinstance(config, dict) and "tie_word_embeddings" not in config:
-            text = config.get("text_config") or {}
-            return {**config, "tie_word_embeddings": bool(text.get("tie_word_embeddings", False))}
+            text = config.get("text_config")
+            tied = isinstance(text, dict) and bool(text.get("tie_word_embeddings", False))
+            return {**config, "tie_word_embeddings": tied}
         return config
 
 
@@ -132,6 +139,10 @@ class Checkpoint:
         if self.config.get("model_type") != _MODEL_TYPE:
             raise UnsupportedModel(
                 f"{folder} is a model of type {self.config.get('model_type')!r}; only {_MODEL_TYPE!r} can be exported"
+            )
+        if self.config.get("quantization_config"):
+            raise UnsupportedModel(
+                f"the weights of {folder} are quantized already; give the checkpoint in bfloat16 that they were made of"
             )
         try:
             self.shape = ModelShape.model_validate(self.config)
@@ -152,8 +163,16 @@ class Checkpoint:
         return content
 
     def weight(self, name: str) -> NDArray[np.float32]:
-        """A weight as float32. Raises UnreadableCheckpoint where it is missing or has values that are not finite."""
-        return self._checked(name, self._handle(name).get_tensor(name))
+        """A weight as float32.
+
+        Raises UnreadableCheckpoint where it is missing or has values that are not finite, UnsupportedModel where its
+        type needs scales to be read.
+        """
+        handle = self._handle(name)
+        kind = handle.get_slice(name).get_dtype()
+        if kind not in _FLOATS:
+            raise UnsupportedModel(f"the weight {name} of {self.folder} is of type {kind}, not one of {_FLOATS}")
+        return self._checked(name, handle.get_tensor(name))
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint holds this weight."""
@@ -189,7 +208,7 @@ class Checkpoint:
         index = self.folder / "model.safetensors.index.json"
         if index.is_file():
             files = self.json(index.name).get("weight_map")
-            if not isinstance(files, dict):
+            if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
                 raise UnreadableCheckpoint(f"{index} has no weight_map")
         else:
             with self._opened("model.safetensors") as weights:

@@ -36,6 +36,9 @@ DECODER: dict[Precision, Limit] = {
     "int8": Limit(0.15, 0.7),
     "int4": Limit(0.5, 0.3),
 }
+EMBEDDING = 1e-3
+"""Relative L2 of token embeddings, which are looked up and not computed, in float16 at the least."""
+
 PREPROCESSING_255 = 1.0
 """Of the 255 steps of a pixel."""
 

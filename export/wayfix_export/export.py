@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 import wayfix
@@ -50,7 +51,7 @@ from wayfix_export.decoder import write_decoder, write_embedding
 from wayfix_export.episodes import Episode, recorded_in_a_city
 from wayfix_export.layers import PRECISIONS, Flavour
 from wayfix_export.profiles import profiles_of
-from wayfix_export.tensorrt import build_engine
+from wayfix_export.tensorrt import build_engine, load_tensorrt
 from wayfix_export.vision import write_vision
 
 FLAVOUR: dict[Target, Flavour] = {"cpu": "cpu", "cuda": "trt", "jetson-orin": "trt", "jetson-thor": "trt"}
@@ -127,8 +128,11 @@ def export_checkpoint(
     """
     options = options or ExportOptions()
     # 1. Look at everything before anything is written.
+    out = out.absolute()
     checkpoint = Checkpoint(folder)
     _check_out(out, options.overwrite)
+    if options.build_check:
+        _check_can_build(options.target)
     draft = _Draft(checkpoint, options)
     work = out.with_name(f".{out.name}.part")
     shutil.rmtree(work, ignore_errors=True)
@@ -152,9 +156,7 @@ def export_checkpoint(
         # 4. Into place.
         manifest = manifest.model_copy(update={"parity": _as_json(checks)})
         _write_manifest(work, manifest)
-        if out.exists():
-            shutil.rmtree(out)
-        work.rename(out)
+        _publish(work, out)
     except OSError as error:
         kind = StorageFull if error.errno == errno.ENOSPC else StorageFailed
         raise kind(f"{out} could not be written: {error}") from error
@@ -268,9 +270,13 @@ def _fits_whole(checkpoint: Checkpoint) -> bool:
     return available is None or 3.5 * checkpoint.weight_count() * 4 < available
 
 
-def _check_builds(work: Path, manifest: EngineManifest, progress: Progress) -> None:
-    if manifest.flavour != "trt":
+def _check_can_build(target: Target) -> None:
+    if FLAVOUR[target] != "trt":
         raise InvalidOption("--build-check is for the targets that TensorRT serves, not for cpu")
+    load_tensorrt()
+
+
+def _check_builds(work: Path, manifest: EngineManifest, progress: Progress) -> None:
     for part in _PARTS:
         progress(f"building the {part} with TensorRT")
         build_engine(work / f"{part}.onnx", manifest.profiles[part])
@@ -296,6 +302,21 @@ def _check_space(work: Path, checkpoint: Checkpoint) -> None:
     free, needed = shutil.disk_usage(work).free, int(checkpoint.weight_bytes() * 1.3)
     if free < needed:
         raise StorageFull(f"an export may need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free at {work.parent}")
+
+
+def _publish(work: Path, out: Path) -> None:
+    """Rename `work` to `out`. An engine that is there goes when the new one is in its place, never before."""
+    old = out.with_name(f".{out.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    try:
+        if out.exists():
+            out.rename(old)
+        work.rename(out)
+    except BaseException:
+        if old.exists() and not out.exists():
+            old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_manifest(work: Path, manifest: EngineManifest) -> None:
@@ -340,13 +361,19 @@ def _end_token(tokenizer: Tokenizer) -> int:
 def _trained_sizes(checkpoint: Checkpoint) -> ImageSizes:
     """Wayfix's own training writes the image sizes into config.json."""
     sizes = checkpoint.config.get("wayfix_image_sizes")
-    return ImageSizes(**sizes) if isinstance(sizes, dict) else ImageSizes()
+    if sizes is None:
+        return ImageSizes()
+    try:
+        return ImageSizes(**Sizes.model_validate(sizes).model_dump())
+    except ValidationError as error:
+        raise UnsupportedModel(f"the config of {checkpoint.folder} has a wayfix_image_sizes of {sizes!r}") from error
 
 
 def _licence(folder: Path) -> str | None:
     """The licence that the checkpoint's model card names."""
     with contextlib.suppress(OSError):
-        found = re.search(r"^license:\s*(\S+)\s*$", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+        card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"^license:\s*(\S+)\s*$", card, re.MULTILINE)
         return found[1] if found else None
     return None
 

@@ -62,11 +62,14 @@ def layer_checks(
         np.savez(given, ids=prompt.ids, start=image.start, pixels=patches.pixels, grid=(patches.rows, patches.columns))
         command = [sys.executable, "-m", "wayfix_export.layer_parity", str(checkpoint.folder), str(work), str(given)]
         command += [str(found), flavour, precision.vision, precision.decoder]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None and child.stderr is not None
-            for line in child.stdout:
-                progress(line.strip())
-            said = child.stderr.read()
+        # A file takes any number of warnings, where a pipe that nobody reads yet would fill up and stop the child.
+        with (Path(folder) / "said.txt").open("w+", encoding="utf-8") as words:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words, text=True) as child:
+                assert child.stdout is not None
+                for line in child.stdout:
+                    progress(line.strip())
+            words.seek(0)
+            said = words.read()
         if child.returncode != 0 or not found.is_file():
             raise ExportError(f"comparing layer by layer failed: {said.strip()[-500:] or f'status {child.returncode}'}")
         return [Check(**one) for one in json.loads(found.read_text(encoding="utf-8"))]
@@ -120,20 +123,22 @@ class _Layers:
         got = self._session(self.folder / "vision.onnx").run(["features", "deepstack"], feed)
         return features, taps, max(relative_l2(got[0], features), relative_l2(got[1][:, 0], taps))
 
-    def embeddings(self) -> NDArray[np.float32]:
-        """The engine's token embeddings (tokens, hidden): a table that is looked up, and nothing computed."""
-        session = self._session(self.folder / "embedding.onnx")
-        return session.run(None, {"input_ids": self.given["ids"][None]})[0][0]
+    def embeddings(self) -> tuple[NDArray[np.float32], float]:
+        """The checkpoint's token embeddings (tokens, hidden), and the engine's relative L2."""
+        ids = self.given["ids"]
+        expected = self.checkpoint.weight("model.language_model.embed_tokens.weight")[ids]
+        got = self._session(self.folder / "embedding.onnx").run(None, {"input_ids": ids[None]})[0][0]
+        return expected, relative_l2(got, expected)
 
     def layers(
-        self, features: NDArray[np.float32], taps: NDArray[np.float32]
+        self, embeds: NDArray[np.float32], features: NDArray[np.float32], taps: NDArray[np.float32]
     ) -> tuple[list[float], NDArray[np.float32]]:
         """The relative L2 of each layer, and what leaves the checkpoint's last one."""
         from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextDecoderLayer, Qwen3VLTextRotaryEmbedding
 
         torch, text, ids = self.torch, self.shape.text_config, self.given["ids"]
         place = slice(int(self.given["start"]), int(self.given["start"]) + len(features))
-        x = self.embeddings()
+        x = embeds.copy()
         x[place] = features
         deepstack = np.zeros((len(taps), 1, *x.shape), np.float32)
         deepstack[:, 0, place] = taps
@@ -226,13 +231,15 @@ def _main() -> None:
     work = _Layers(Checkpoint(options.checkpoint), options.engine, np.load(options.given), options.flavour)
     print("vision encoder", flush=True)
     features, taps, vision_error = work.vision()
-    errors, last = work.layers(features, taps)
+    embeds, embedding_error = work.embeddings()
+    errors, last = work.layers(embeds, features, taps)
     print("logits", flush=True)
     logits_error, same = work.logits(last)
     limit, tokens = checks.DECODER[options.decoder], len(work.given["ids"])
     note = f"relative L2, {tokens} tokens, each layer given what the checkpoint's made"
     found = [
         Check("vision features", vision_error, checks.VISION[options.vision].rel_l2, "relative L2, features and taps"),
+        Check("embeddings", embedding_error, checks.EMBEDDING, f"relative L2, {tokens} tokens"),
         Check("layers", max(errors), limit.rel_l2, f"worst of {len(errors)}, {note}"),
         Check(
             "logits", logits_error, limit.rel_l2, f"relative L2 of the head alone, {min(tokens, _LOGIT_ROWS)} tokens"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wayfix_export.graph import MICROSOFT, GraphWriter
-from wayfix_export.quantize import BLOCK, blocked_int4, channels_int8, matmul_nbits
+from wayfix_export.quantize import BLOCK, LEAST, blocked_int4, channels_int8, matmul_nbits
 
 Flavour = Literal["cpu", "trt"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
@@ -87,7 +87,7 @@ class Layers:
 
     def _static_int8(self, name: str, x: str, weight: NDArray[np.float32]) -> str:
         g = self.graph
-        step = np.asarray(max(self.ranges[name], 1e-6) / 127, np.float16)
+        step = np.asarray(max(self.ranges[name], LEAST) / 127, np.float16)
         zero = g.constant(0, np.int8)
         scale = g.weight(f"{name}.input_scale", step)
         x = g.node("DequantizeLinear", g.node("QuantizeLinear", x, scale, zero), scale, zero)

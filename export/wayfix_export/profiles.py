@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from wayfix.policy.engine.images import ImageSpec
 from wayfix.views.view import ImageSizes
 from wayfix_export.checkpoint import ModelShape
@@ -14,9 +16,15 @@ PREFILL_CHUNK = 512
 EPISODE_TOKENS = 8192
 """Most tokens of an episode."""
 
+_LARGEST_ASPECT = 200
+"""Of an image: what is narrower the runtime refuses."""
+
 
 def profiles_of(shape: ModelShape, spec: ImageSpec, sizes: ImageSizes) -> Profiles:
-    """By graph and dimension. Images are never larger than square ones of the long sides asked for."""
+    """By graph and dimension.
+
+    Images are never larger than square ones of the long sides asked for, but for those that grow to the least pixels.
+    """
     unit = spec.patch_size * spec.merge_size
     longest = max(sizes.overview, sizes.zoom, sizes.oblique)
 
@@ -24,9 +32,13 @@ def profiles_of(shape: ModelShape, spec: ImageSpec, sizes: ImageSizes) -> Profil
         return (-(-side // unit) * spec.merge_size) ** 2
 
     least = max(spec.merge_size**2, spec.min_pixels // spec.patch_size**2)
+    # The narrowest image that is read, brought to the least pixels: the sides rounded up then add the most.
+    across = math.sqrt(spec.min_pixels / _LARGEST_ASPECT)
+    grown = int((across + unit) * (across * _LARGEST_ASPECT + unit) / spec.patch_size**2)
+    largest = max(patches(longest), grown)
     most = min(EPISODE_TOKENS, shape.text_config.max_position_embeddings)
     return {
-        "vision": {"patches": (least, max(least, patches(sizes.zoom)), max(least, patches(longest)))},
+        "vision": {"patches": (least, max(least, patches(sizes.zoom)), largest)},
         "embedding": {"new": (1, PREFILL_CHUNK, PREFILL_CHUNK)},
         "decoder": {
             "new": (1, PREFILL_CHUNK, PREFILL_CHUNK),

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 BLOCK = 32
 """Input channels that share a scale: the finest that both onnxruntime and TensorRT take."""
 
+LEAST = 1e-5
+"""Smallest magnitude a scale stands for: 1/127 of it must not vanish in float16, nor be divided by where all is 0."""
+
 _ROWS = 4096
 """Output channels quantized at once: what this needs in memory must not grow with the vocabulary."""
 
@@ -48,7 +51,7 @@ def blocked_int4(weight: NDArray[np.float32]) -> tuple[NDArray[ml_dtypes.int4], 
     all_scales = np.empty((len(weight), weight.shape[1] // BLOCK), np.float32)
     for part in _row_slices(weight):
         rows = _in_blocks(weight[part])
-        scales = (np.maximum(np.abs(rows).max(axis=2), _LEAST) / 7).astype(np.float32)
+        scales = (np.maximum(np.abs(rows).max(axis=2), LEAST) / 7).astype(np.float32)
         values[part] = _rounded(rows, scales, -7, 7).reshape(values[part].shape)
         all_scales[part] = scales
     return np.ascontiguousarray(values.T).astype(ml_dtypes.int4), np.ascontiguousarray(all_scales.T)
@@ -58,14 +61,10 @@ def channels_int8(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArra
     """A weight (out, in) as int8 (in, out) and one positive float32 scale an output channel (out,)."""
     values, all_scales = np.empty(weight.shape, np.int8), np.empty(len(weight), np.float32)
     for part in _row_slices(weight):
-        scales = np.maximum(np.abs(weight[part]).max(axis=1), _LEAST) / 127
+        scales = np.maximum(np.abs(weight[part]).max(axis=1), LEAST) / 127
         values[part] = np.clip(np.rint(weight[part] / scales[:, None]), -127, 127)
         all_scales[part] = scales
     return np.ascontiguousarray(values.T), all_scales
-
-
-_LEAST = 1e-6
-"""Smallest magnitude a scale stands for: it must not vanish in float16, nor be divided by when all weights are 0."""
 
 
 def _row_slices(weight: NDArray[np.float32]) -> Iterator[slice]:

@@ -68,10 +68,13 @@ class Reference:
         taps = torch.stack([tap[0] if isinstance(tap, (list, tuple)) else tap for tap in out.deepstack_features])
         return out.pooler_output[0].numpy(), taps.numpy()
 
-    def logits(self, ids: Sequence[int], images: Sequence[ReferencePatches]) -> NDArray[np.float32]:
-        """Logits after every token: (tokens, vocabulary)."""
+    def logits(
+        self, ids: Sequence[int], images: Sequence[ReferencePatches], rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Logits after the tokens at `rows`: (rows, vocabulary)."""
         with torch.inference_mode():
-            return self.model(**self._inputs(ids, images), use_cache=False).logits[0].numpy()
+            kept = torch.from_numpy(rows)
+            return self.model(**self._inputs(ids, images), use_cache=False, logits_to_keep=kept).logits[0].numpy()
 
     def greedy(self, ids: Sequence[int], images: Sequence[ReferencePatches], count: int) -> list[int]:
         """The next `count` tokens by generate()."""

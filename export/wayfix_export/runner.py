@@ -52,8 +52,13 @@ class GraphRunner:
         }  # fmt: skip
         return _named(self.vision, feed)
 
-    def read(self, prompt: TokenPrompt, patches: Sequence[Patches], chunk: int = 256) -> dict[str, NDArray[Any]]:
-        """Logits (tokens, vocabulary) of a prompt and, where the graph observes, the largest inputs of its layers."""
+    def read(
+        self, prompt: TokenPrompt, patches: Sequence[Patches], rows: NDArray[np.int64], chunk: int = 256
+    ) -> dict[str, NDArray[Any]]:
+        """Logits (rows, vocabulary) after the tokens at `rows`, which ascend.
+
+        Where the graph observes, also the largest inputs of its layers.
+        """
         ids, text = prompt.ids, self.shape.text_config
         encoded = [self.encode(image) for image in patches]
         grids = [(image.rows, image.columns) for image in patches]
@@ -72,9 +77,11 @@ class GraphRunner:
             "cos": cos,
             "sin": sin,
         }
-        return self._chunks(feed, len(ids), chunk)
+        return self._chunks(feed, rows, len(ids), chunk)
 
-    def _chunks(self, feed: dict[str, NDArray[Any]], count: int, chunk: int) -> dict[str, NDArray[Any]]:
+    def _chunks(
+        self, feed: dict[str, NDArray[Any]], rows: NDArray[np.int64], count: int, chunk: int
+    ) -> dict[str, NDArray[Any]]:
         fused = any(value.name == "kept" for value in self.decoder.get_inputs())
         past = self._empty(count if fused else 0)
         logits: list[NDArray[Any]] = []
@@ -84,7 +91,7 @@ class GraphRunner:
             now: dict[str, NDArray[Any]] = {
                 "inputs_embeds": feed["inputs_embeds"][:, start:end],
                 "deepstack": feed["deepstack"][:, :, start:end],
-                "logit_positions": np.arange(end - start),
+                "logit_positions": rows[(rows >= start) & (rows < end)] - start,
             }
             if fused:
                 lengths = {"kept": np.array([end - 1], np.int32), "total": np.array(end, np.int32)}

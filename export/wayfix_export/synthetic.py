@@ -161,7 +161,8 @@ def make_tokenizer(vocabulary: int) -> Tokenizer:
     tokenizer.train_from_iterator(_texts(), trainer)
     state = json.loads(tokenizer.to_str())
     words = state["model"]["vocab"]
-    words.update({f"Ġ{number:x}": number for number in range(len(words), base)})
+    # Digits are words of their own: no text has been, or can be, cut into one of these.
+    words.update({f"Ġ#{number}": number for number in range(len(words), base)})
     tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN_TOKENS])

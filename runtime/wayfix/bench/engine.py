@@ -31,6 +31,8 @@ from wayfix.views.view import View
 
 ROUNDS = 3
 PREFILL_TOKENS = (64, 256, 1024)
+DECODE_AFTER = (200, 2000)
+"""Tokens read before: a short prompt, where weights are what is read, and a search of some turns."""
 SAID_TOKENS = 32
 """What a turn writes here: a short thought and a call."""
 
@@ -89,7 +91,7 @@ def bench_engine(
         "said_tokens": SAID_TOKENS,
         "rounds": ROUNDS,
         "repeats": config.repeats,
-        "decode": f"mean of {SAID_TOKENS} tokens after the first turn's prompt",
+        "decode": f"mean of {SAID_TOKENS} tokens after a prompt of words",
         "turn": f"reading what is new and writing {SAID_TOKENS} tokens; fresh: nothing kept, no image encoded",
     }
     environment_of = environment()
@@ -128,6 +130,7 @@ class _Bench:
         conversation = _Conversation(engine, self.rng)
         self.prompts = {turn: engine.chat.tokens(conversation.prompt(turn)) for turn in range(1, MAX_TURNS + 1)}
         self.kept: dict[int, TokenSequence] = {}
+        self.read: dict[int, TokenSequence] = {}
 
     def cases(self) -> dict[str, Callable[[], float]]:
         """Each gives the milliseconds of one run."""
@@ -138,7 +141,8 @@ class _Bench:
         for count in PREFILL_TOKENS:
             if count < self.engine.capacity:
                 cases[f"prefill {count}"] = partial(self._prefill, count)
-        cases["decode"] = self._decode
+        for count in self._contexts():
+            cases[f"decode after {count}"] = partial(self._decode, count)
         cases["first token"] = self._first_token
         for turn in self.config.turns:
             cases[f"turn {turn} kept"] = partial(self._turn, turn, kept=True)
@@ -155,13 +159,13 @@ class _Bench:
             reference.greedy(prompt.ids.tolist(), images, count)
             return (time.perf_counter() - began) * 1000
 
-        def decode() -> float:
-            prompt = self.prompts[1]
-            images = [reference.patches(image.image) for image in prompt.images]
-            times = reference.token_seconds(prompt.ids.tolist(), images, 1 + SAID_TOKENS)
+        def decode(count: int) -> float:
+            times = reference.token_seconds(self._words(count).ids.tolist(), [], 1 + SAID_TOKENS)
             return float(np.mean(times[1:])) * 1000
 
-        cases: dict[str, Callable[[], float]] = {"generate() decode": decode}
+        cases: dict[str, Callable[[], float]] = {
+            f"generate() decode after {count}": partial(decode, count) for count in self._contexts()
+        }
         for turn in self.config.turns:
             cases[f"generate() turn {turn}"] = partial(generate, turn, SAID_TOKENS)
         return cases
@@ -169,22 +173,23 @@ class _Bench:
     def figures(self, report: dict[str, Any], bandwidth: float) -> dict[str, Any]:
         """Ratios and shares, from medians."""
         median = {name: entry["p50_ms"] for name, entry in report.items()}
-        read = self.engine.decoder_bytes + len(self.prompts[1].ids) * TokenSequence.bytes_per_token(
-            self.engine.manifest.text
-        )
-        rate = read / (median["decode"] / 1000)
-        figures: dict[str, Any] = {
-            "decode_tokens_per_s": round(1000 / median["decode"], 1),
-            "read_per_token_mb": round(read / 1e6, 1),
-            "decode_gb_per_s": round(rate / 1e9, 2),
-            "memory_gb_per_s": round(bandwidth / 1e9, 2),
-            "share_of_memory_speed": round(rate / bandwidth, 3),
-        }
+        figures: dict[str, Any] = {"memory_gb_per_s": round(bandwidth / 1e9, 2)}
+        for count in self._contexts():
+            spent = median[f"decode after {count}"]
+            read = self.engine.decoder_bytes + count * TokenSequence.bytes_per_token(self.engine.manifest.text)
+            rate = read / (spent / 1000)
+            figures |= {
+                f"decode_after_{count}_tokens_per_s": round(1000 / spent, 1),
+                f"decode_after_{count}_reads_mb": round(read / 1e6, 1),
+                f"decode_after_{count}_gb_per_s": round(rate / 1e9, 2),
+                f"decode_after_{count}_share_of_memory_speed": round(rate / bandwidth, 3),
+            }
+            if f"generate() decode after {count}" in median:
+                ratio = median[f"generate() decode after {count}"] / spent
+                figures[f"decode_after_{count}_times_generate"] = round(ratio, 2)
         for turn in self.config.turns:
             figures[f"turn_{turn}_kept_share"] = round(median[f"turn {turn} kept"] / median[f"turn {turn} fresh"], 3)
-        if "generate() decode" in median:
-            figures["decode_times_generate"] = round(median["generate() decode"] / median["decode"], 2)
-            for turn in self.config.turns:
+            if f"generate() turn {turn}" in median:
                 ratio = median[f"generate() turn {turn}"] / median[f"turn {turn} kept"]
                 figures[f"turn_{turn}_times_generate"] = round(ratio, 2)
         return figures
@@ -210,18 +215,25 @@ class _Bench:
         return _timed(lambda: self.engine.encode(image, self.watch))
 
     def _prefill(self, count: int) -> float:
-        # Plain words, so that no special token stands where an image or a turn would be.
-        ids = self.rng.integers(0, 256, count)
-        prompt = TokenPrompt(ids, ids, ())
-        sequence = self.engine.new_sequence()
+        sequence, prompt = self.engine.new_sequence(), self._words(count)
         return _timed(lambda: self.engine.read(sequence, prompt, self.watch))
 
-    def _decode(self) -> float:
-        sequence = self._read_up_to(1)
-        length = sequence.length
+    def _decode(self, after: int) -> float:
+        if after not in self.read:
+            self.read[after] = self.engine.new_sequence()
+            self.engine.read(self.read[after], self._words(after), self.watch)
+        sequence = self.read[after]
         spent = _timed(lambda: self._say(sequence))
-        sequence.truncate(length)
+        sequence.truncate(after)
         return spent / SAID_TOKENS
+
+    def _words(self, count: int) -> TokenPrompt:
+        """Plain words, so that no special token stands where an image or a turn would be."""
+        ids = self.rng.integers(0, 256, count)
+        return TokenPrompt(ids, ids, ())
+
+    def _contexts(self) -> list[int]:
+        return [count for count in DECODE_AFTER if count + SAID_TOKENS <= self.engine.capacity]
 
     def _first_token(self) -> float:
         """A new query on a scene whose prefix was read: from the prompt to the first token's logits."""

@@ -60,7 +60,7 @@ class Chat:
             )
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         # As transformers sets them: what Jinja's own filter escapes for HTML would be read as text.
-        environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+        environment.filters["tojson"] = lambda value, **options: json.dumps(value, **{"ensure_ascii": False, **options})
         environment.globals["raise_exception"] = _raise
         try:
             self._template = environment.from_string(template)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 
-from wayfix.errors import EngineMismatch, EngineOutOfMemory, EngineUnsupported
+from wayfix.errors import EngineMismatch, EngineOutOfMemory, EngineUnsupported, PromptTooLong
 from wayfix.policy.engine.chat import Chat, PromptImage, TokenPrompt
 from wayfix.policy.engine.graphs import Watch, load_graph
 from wayfix.policy.engine.images import make_patches
@@ -98,17 +100,22 @@ class Engine:
     ) -> None:
         """Raises an EngineError that says what is wrong with the folder or this machine."""
         self.folder, self.config = folder, config or EngineConfig()
+        with _enough_memory(folder):
+            self._load(progress)
+
+    def _load(self, progress: Callable[[str], None] | None) -> None:
+        folder = self.folder
         self.manifest = read_manifest(folder, verify=self.config.verify, progress=progress)
         _check_runs_here(self.manifest, folder)
         _check_memory(self.manifest, folder)
         self.tokenizer, self.tokenizer_json = _load_tokenizer(folder)
-        template = (folder / TEMPLATE).read_text(encoding="utf-8")
+        template = _read_text(folder / TEMPLATE)
         text, vision = self.manifest.text, self.manifest.vision
         self.chat = Chat(template, self.tokenizer, self.manifest.tokens.image, self.manifest.image)
         threads = {"vision": self.config.vision_threads, "decoder": self.config.decoder_threads(self.manifest)}
-        self._vision, self._embedding, self._decoder = (
-            load_graph(folder / f"{part}.onnx", self.config.providers, threads.get(part, 1), self.config.spin)
-            for part in ("vision", "embedding", "decoder")
+        self._vision, self._decoder = (
+            load_graph(folder / f"{part}.onnx", self.config.providers, count, self.config.spin)
+            for part, count in threads.items()
         )
         self._rotary = Rotary(text.head_dim, text.rope_theta, text.mrope_section)
         self._images: OrderedDict[int, ImageFeatures] = OrderedDict()
@@ -116,10 +123,10 @@ class Engine:
         self.costs = Costs()
         self.capacity = min(self.config.max_tokens, text.max_tokens)
         self._no_deepstack = np.zeros((vision.taps, 1, 1, text.hidden), np.float32)
-        self._token, self._embed = np.zeros((1, 1), np.int64), np.zeros((1, 1, text.hidden), np.float32)
-        self._embed_binding = self._embedding.io_binding()
-        bind(self._embed_binding.bind_input, "input_ids", self._token)
-        bind(self._embed_binding.bind_output, "inputs_embeds", self._embed)
+        # A token's embedding is one row of a table: to read it from the graph's weights takes no run of the graph.
+        kind = np.float32 if self.manifest.precision.embedding == "fp32" else np.float16
+        table = np.memmap(folder / "embedding.onnx.data", kind, mode="r")
+        self._table = table[: text.vocabulary * text.hidden].reshape(text.vocabulary, text.hidden)
 
     @property
     def decoder_bytes(self) -> int:
@@ -153,8 +160,12 @@ class Engine:
     def read(self, sequence: TokenSequence, prompt: TokenPrompt, watch: Watch) -> NDArray[np.float32]:
         """Bring a sequence to the state after `prompt`, reading only what it does not hold yet.
 
-        Returns the logits (vocabulary,) of what comes next, in memory that the next step may overwrite.
+        Returns the logits (vocabulary,) of what comes next, in memory that the next step may overwrite. Raises
+        PromptTooLong, and what the watch raises.
         """
+        if len(prompt.ids) > sequence.capacity:
+            # Told before any of it is read, and before images are encoded.
+            raise PromptTooLong(f"the prompt has {len(prompt.ids)} tokens, the engine is set to {sequence.capacity}")
         # 1. Keep what is the same; the last token is always read, its logits are not kept.
         kept = min(sequence.common(prompt.identity), len(prompt.ids) - 1)
         # An image's positions follow from its whole: a reading that was broken off inside one starts it again.
@@ -184,12 +195,11 @@ class Engine:
         """Add one text token; returns the logits (vocabulary,) of what comes next, as `read` does."""
         with self._lock:
             began = time.monotonic()
-            self._token[0, 0] = token
-            watch.run(self._embedding, self._embed_binding)
+            ids = np.array([token])
             position = sequence.next_position
             cos, sin = self._rotary.rows(np.full((3, 1), position, np.int64))
             following = np.array([position + 1])
-            new = NewTokens(self._token[0], self._embed, self._no_deepstack, cos, sin, following)
+            new = NewTokens(ids, self._embeddings(ids), self._no_deepstack, cos, sin, following)
             logits = sequence.extend(new, watch, [0])
             self.costs.saw("decode", time.monotonic() - began)
             return logits[0]
@@ -231,8 +241,7 @@ class Engine:
         self, prompt: TokenPrompt, start: int, end: int, images: Sequence[PromptImage], made: Sequence[ImageFeatures]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """What the decoder reads for tokens start..end of a prompt: embeddings and DeepStack features."""
-        with self._lock:
-            embeds = self._embeddings(prompt.ids[start:end])
+        embeds = self._embeddings(prompt.ids[start:end])
         shape = (self.manifest.vision.taps, 1, end - start, self.manifest.text.hidden)
         deepstack = np.zeros(shape, np.float32)
         for image, known in zip(images, made, strict=True):
@@ -243,7 +252,8 @@ class Engine:
         return embeds, deepstack
 
     def _embeddings(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self._embedding.run(None, {"input_ids": ids[None]})[0]
+        """Rows of the table for tokens (S,), float32 (1, S, hidden)."""
+        return self._table[ids][None].astype(np.float32)
 
     def _run_vision(self, pixels: NDArray[np.float32], grid: tuple[int, int], watch: Watch) -> ImageFeatures:
         shape, text = self.manifest.vision, self.manifest.text
@@ -273,11 +283,28 @@ def _decoder_bytes(manifest: EngineManifest) -> int:
 
 
 def _load_tokenizer(folder: Path) -> tuple[Tokenizer, str]:
-    content = (folder / TOKENIZER).read_text(encoding="utf-8")
+    content = _read_text(folder / TOKENIZER)
     try:
         return Tokenizer.from_str(content), content
     except Exception as error:  # the library raises a plain Exception
         raise EngineMismatch(f"{folder / TOKENIZER} is not a tokenizer that this machine reads: {error}") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise EngineMismatch(f"{path} is not text: {error}; export the checkpoint again") from error
+
+
+@contextlib.contextmanager
+def _enough_memory(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise EngineOutOfMemory(
+            f"no memory was left to load {folder}; free some, or use a smaller precision"
+        ) from error
 
 
 def _check_runs_here(manifest: EngineManifest, folder: Path) -> None:
@@ -285,6 +312,12 @@ def _check_runs_here(manifest: EngineManifest, folder: Path) -> None:
         raise EngineUnsupported(
             f"{folder} holds graphs for TensorRT (target {manifest.target}); onnxruntime here runs those exported with "
             "--target cpu"
+        )
+    made_for = manifest.hardware.architecture if manifest.hardware else None
+    if made_for not in (None, platform.machine()):
+        raise EngineMismatch(
+            f"{folder} was built on {made_for} and runs only there, this machine is {platform.machine()}; export the "
+            "checkpoint here"
         )
 
 

@@ -50,6 +50,8 @@ class Watch:
     def __init__(self, deadline: Deadline) -> None:
         self.deadline = deadline
         self._options = ort.RunOptions()
+        # What goes wrong is raised; that a deadline ended a run is nothing to print.
+        self._options.log_severity_level = 4
 
     def run(self, session: Any, binding: Any) -> None:
         """Run bound inputs and outputs. Raises what the deadline raises, EngineOutOfMemory or PolicyFailed."""

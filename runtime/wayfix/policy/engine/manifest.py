@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wayfix.errors import EngineCorrupt, EngineMismatch, EngineNotFound, EngineTooNew
 from wayfix.policy.engine.images import ImageSpec
@@ -57,6 +57,12 @@ class TextModel(_Entry):
     mrope_section: tuple[int, int, int]
     max_tokens: int = Field(gt=0)
 
+    @model_validator(mode="after")
+    def _check(self) -> TextModel:
+        if sum(self.mrope_section) * 2 != self.head_dim or self.heads % self.kv_heads:
+            raise ValueError("heads and rotary sections do not fit one another")
+        return self
+
 
 class VisionModel(_Entry):
     """What the runtime must know of the vision encoder."""
@@ -64,15 +70,15 @@ class VisionModel(_Entry):
     head_dim: int = Field(gt=0)
     rope_theta: float
     table_side: int = Field(gt=0)
-    taps: int
+    taps: int = Field(ge=0)
     """Layers of the language model that take DeepStack features."""
 
 
 class Tokens(_Entry):
     """Ids of special tokens."""
 
-    image: int
-    end: int
+    image: int = Field(ge=0)
+    end: int = Field(ge=0)
     """Ends an assistant's turn."""
 
 
@@ -165,6 +171,9 @@ def read_manifest(
 
 
 def _check_files(folder: Path, manifest: EngineManifest, verify: bool, progress: Callable[[str], None] | None) -> None:
+    unlisted = [name for name in (TOKENIZER, TEMPLATE) if name not in manifest.files]
+    if unlisted:
+        raise EngineCorrupt(f"{folder / MANIFEST} lists no {', '.join(unlisted)}; export the checkpoint again")
     for name, entry in manifest.files.items():
         path = folder / name
         if not path.is_file():

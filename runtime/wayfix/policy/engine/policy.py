@@ -106,7 +106,8 @@ class EnginePolicy:
         self, sequence: TokenSequence, episode_id: str, prompt: Prompt, tokens: TokenPrompt, watch: Watch
     ) -> NDArray[np.float32]:
         """Read the prompt, what is common to all queries first, which is kept for the next episode."""
-        self.cache.reserve(len(tokens.ids) + _SPARE_TOKENS, episode_id, self._token_bytes)
+        room = min(len(tokens.ids) + _SPARE_TOKENS, self.engine.capacity)
+        self.cache.reserve(room, episode_id, self._token_bytes)
         if not self.cache.shared(tokens.identity):
             common = self._common_prefix(prompt, tokens)
             if sequence.common(common.identity) < len(common.ids):

@@ -14,7 +14,7 @@ class SamplingConfig(BaseModel):
 
     temperature: float = Field(default=0.0, ge=0, le=10)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
 
 
 def log_probability(logits: NDArray[np.float32], token: int) -> float:
