@@ -17,6 +17,7 @@ from wayfix_export.graph import MICROSOFT, GraphWriter
 from wayfix_export.layers import Flavour, Layers, Precision, opset
 
 _MODEL = "model.visual"
+_HEADS_A_NODE = 2
 
 
 def write_vision(
@@ -103,8 +104,13 @@ class _Vision:
             graph.node("RotaryEmbedding", part, self.order, *self.rotary, domain=MICROSOFT, num_heads=shape.num_heads)
             for part in parts[:2]
         )
-        mixed = graph.node("MultiHeadAttention", q, k, parts[2], domain=MICROSOFT, num_heads=shape.num_heads)
-        return make.reshape(mixed, -1, shape.hidden_size)
+        # A few heads a node: a run can be ended between nodes only, and attention takes the longest by far.
+        groups = shape.num_heads // _HEADS_A_NODE if shape.num_heads % _HEADS_A_NODE == 0 else shape.num_heads
+        widths = [shape.hidden_size // groups] * groups
+        pieces = zip(*(make.split(part, *widths) for part in (q, k, parts[2])), strict=True)
+        heads = shape.num_heads // groups
+        mixed = [graph.node("MultiHeadAttention", *piece, domain=MICROSOFT, num_heads=heads) for piece in pieces]
+        return make.reshape(graph.node("Concat", *mixed, axis=-1), -1, shape.hidden_size)
 
     def _plain(self, qkv: str) -> str:
         make, shape, graph = self.make, self.shape, self.graph

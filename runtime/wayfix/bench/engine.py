@@ -24,7 +24,7 @@ from wayfix.geo.boxes import WorldBox
 from wayfix.geo.transforms import ViewTransform
 from wayfix.policy.engine.chat import TokenPrompt
 from wayfix.policy.engine.engine import Engine, EngineConfig
-from wayfix.policy.engine.graphs import Watch
+from wayfix.policy.engine.graphs import Watch, load_graph
 from wayfix.policy.engine.sequence import TokenSequence
 from wayfix.tools.arguments import TOOLS, tool_schema
 from wayfix.views.view import View
@@ -62,9 +62,8 @@ def bench_engine(
     Returns the report that `--json` prints. Raises an EngineError, or ModuleNotFoundError where torch is missing.
     """
     config = config or EngineBenchConfig()
-    before = _resident_bytes()
+    resident = _resident_by_part(folder)
     engine = Engine(folder, engine_config)
-    loaded = _resident_bytes()
     bench = _Bench(engine, config)
     cases = bench.cases()
     if checkpoint is not None:
@@ -83,7 +82,7 @@ def bench_engine(
                 bar.update()
     report: dict[str, Any] = {name: summary(times) for name, times in rounds.items()}
     report["figures"] = bench.figures(report, bandwidth)
-    report["memory"] = {**bench.memory(), "loaded_mb": round((loaded - before) / 1e6, 1)}
+    report["memory"] = {**bench.memory(), **resident}
     report["config"] = {
         "engine": engine.manifest.source.name,
         "precision": engine.manifest.precision.model_dump(),
@@ -314,6 +313,16 @@ def _timed(action: Callable[[], object]) -> float:
     began = time.perf_counter()
     action()
     return (time.perf_counter() - began) * 1000
+
+
+def _resident_by_part(folder: Path) -> dict[str, float]:
+    """Megabytes by which the process grows with each graph that is loaded."""
+    grown, sessions = {}, []
+    for part in ("vision", "decoder"):
+        before = _resident_bytes()
+        sessions.append(load_graph(folder / f"{part}.onnx", ("CPU",), 1, allow_spinning=False))
+        grown[f"{part}_resident_mb"] = round((_resident_bytes() - before) / 1e6, 1)
+    return grown
 
 
 def _resident_bytes() -> int:

@@ -26,6 +26,8 @@ class SequenceCache:
         self._new, self._budget = new, budget_bytes
         self._kept: OrderedDict[str, TokenSequence] = OrderedDict()
         self._busy: set[str] = set()
+        self._reserved: dict[str, int] = {}
+        """Bytes that turns under way may come to occupy."""
         self._lock = threading.Lock()
 
     @property
@@ -47,15 +49,18 @@ class SequenceCache:
         finally:
             with self._lock:
                 self._busy.discard(episode_id)
+                self._reserved.pop(episode_id, None)
                 self._fit()
 
     def reserve(self, tokens: int, episode_id: str, bytes_per_token: int) -> None:
-        """Make room for an episode to have `tokens`. Raises EngineOutOfMemory where even an empty cache has none."""
+        """Make room for an episode in use to have `tokens`, until it is no longer in use.
+
+        Raises EngineOutOfMemory where, beside what else is in use, there is none.
+        """
         with self._lock:
-            sequence = self._kept[episode_id]
-            growth = max(0, tokens - sequence.touched) * bytes_per_token
-            self._fit(growth)
-            if self.bytes + growth > self._budget:
+            self._reserved[episode_id] = tokens * bytes_per_token
+            self._fit()
+            if self._needed() > self._budget:
                 raise EngineOutOfMemory(
                     f"an episode of {tokens} tokens needs {tokens * bytes_per_token / 1e6:.0f} MB, with those in use "
                     f"cache_bytes allows {self._budget / 1e6:.0f} MB; raise it, or run fewer episodes at once"
@@ -100,10 +105,14 @@ class SequenceCache:
                 self._kept.move_to_end(name)
                 yield kept
 
-    def _fit(self, growth: int = 0) -> None:
+    def _needed(self) -> int:
+        """What all sequences occupy, or may before their turns end."""
+        return sum(max(sequence.bytes, self._reserved.get(name, 0)) for name, sequence in self._kept.items())
+
+    def _fit(self) -> None:
         """Drop the least lately used, episodes before prefixes, until all is within the budget."""
         idle = [name for name in self._kept if name not in self._busy]
         for name in sorted(idle, key=lambda name: name.startswith(_PREFIX)):
-            if self.bytes + growth <= self._budget:
+            if self._needed() <= self._budget:
                 return
             del self._kept[name]
