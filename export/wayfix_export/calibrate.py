@@ -16,6 +16,10 @@ from wayfix_export.episodes import Episode, conversation
 from wayfix_export.runner import GraphRunner
 from wayfix_export.vision import write_vision
 
+_EVERY = 8
+"""Of how many tokens logits are read: what flows into their layer is seen there only, and all of them may be too many
+for memory."""
+
 
 def observe_ranges(
     checkpoint: Checkpoint, chat: Chat, spec: ImageSpec, episodes: Sequence[Episode], progress: Callable[[str], None]
@@ -33,7 +37,7 @@ def observe_ranges(
             tokens = chat.tokens(conversation(episode))
             patches = [make_patches(image.image, spec) for image in tokens.images]
             seen = [runner.encode(image) for image in patches]
-            seen.append(runner.read(tokens, patches, np.array([len(tokens.ids) - 1])))
+            seen.append(runner.read(tokens, patches, np.arange(0, len(tokens.ids), _EVERY)))
             for out in seen:
                 for name, value in out.items():
                     if name.startswith("largest:"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,10 @@ from wayfix.policy.engine.images import ImageSpec, Patches, make_patches
 from wayfix.scene.scene import Scene
 from wayfix.synth.expressions import Expression
 from wayfix.views.view import ImageSizes, View
-from wayfix_export import export
 from wayfix_export.calibrate import observe_ranges
 from wayfix_export.checkpoint import Checkpoint
 from wayfix_export.decoder import write_decoder, write_embedding
 from wayfix_export.episodes import Episode, record
-from wayfix_export.export import ExportOptions, export_checkpoint, parse_precision
 from wayfix_export.layers import Flavour, Precision
 from wayfix_export.runner import GraphRunner
 from wayfix_export.synthetic import write_checkpoint
@@ -155,15 +153,11 @@ Graphs = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def graphs(
-    checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Graphs:
+def graphs(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Graphs:
     """Folders with the three graphs of the checkpoint: graphs(flavour, decoder precision, vision=, embedding=)."""
     made: dict[tuple[str, ...], Path] = {}
 
-    def write(
-        flavour: Flavour, decoder: Precision, vision: Precision = "fp32", embedding: Precision = "fp32"
-    ) -> Path:
+    def write(flavour: Flavour, decoder: Precision, vision: Precision = "fp32", embedding: Precision = "fp32") -> Path:
         key = flavour, decoder, vision, embedding
         if key not in made:
             folder = tmp_path_factory.mktemp("graphs")
@@ -176,6 +170,16 @@ def graphs(
         return made[key]
 
     return write
+
+
+@pytest.fixture(scope="session")
+def other_graphs(other_checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those of the other checkpoint, for cpu in float32."""
+    folder = tmp_path_factory.mktemp("graphs")
+    write_vision(other_checkpoint, folder / "vision.onnx", "cpu", "fp32")
+    write_embedding(other_checkpoint, folder / "embedding.onnx", "fp32")
+    write_decoder(other_checkpoint, folder / "decoder.onnx", "cpu", "fp32")
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -198,6 +202,20 @@ def session() -> Callable[[Path], Any]:
 
 
 # ---- the checkpoint in transformers
+
+
+def shrink_boxes(patch: pytest.MonkeyPatch) -> None:
+    """Compare boxes in a few images only; test_boxes does so in all."""
+    from wayfix_export import boxes
+
+    patch.setattr(boxes, "ASPECTS", (0.75, 2.0))
+    patch.setattr(boxes, "LONG_SIDES", (333,))
+
+
+@pytest.fixture
+def few_boxes(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare boxes in a few images only."""
+    shrink_boxes(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -189,7 +189,7 @@ class TestWeights:
 
 class TestDamage:
     def test_a_missing_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(UnreadableCheckpoint, match="no folder .*nowhere"):
+        with pytest.raises(UnreadableCheckpoint, match=r"no folder .*nowhere"):
             Checkpoint(tmp_path / "nowhere")
 
     def test_a_file_in_place_of_a_folder(self, checkpoint_folder: Path) -> None:

@@ -200,7 +200,9 @@ class TestChannelsInt8:
             assert np.array_equal(alone[:, 0], together[:, row]) and scale[0] == scales[row]
 
 
-@pytest.mark.parametrize("make", [blocked_int4, channels_int8, lambda w: matmul_nbits(w, 8), lambda w: matmul_nbits(w, 4)])
+@pytest.mark.parametrize(
+    "make", [blocked_int4, channels_int8, lambda w: matmul_nbits(w, 8), lambda w: matmul_nbits(w, 4)]
+)
 def test_the_slices_in_which_a_large_weight_is_quantized_do_not_show(
     make: Callable[[Weight], tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,7 @@ class TestLoading:
     @pytest.mark.parametrize("providers", [["Quantum"], ["CPU", "Quantum"], []])
     def test_no_provider_is_left_out_in_silence(self, counter: Path, providers: list[str]) -> None:
         # onnxruntime itself would warn, and run on another one.
-        with pytest.raises(EngineUnsupported, match="it has .*CPU"):
+        with pytest.raises(EngineUnsupported, match=r"it has .*CPU"):
             load_graph(counter, providers, 1, False)
 
     def test_threads_and_spinning_are_as_asked_for(self, counter: Path) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 
-from wayfix.errors import EngineMismatch, EngineOutOfMemory, EngineUnsupported, PromptTooLong
+from wayfix.errors import DeadlineExceeded, EngineMismatch, EngineOutOfMemory, EngineUnsupported, PromptTooLong
 from wayfix.policy.engine.chat import Chat, PromptImage, TokenPrompt
 from wayfix.policy.engine.graphs import Watch, load_graph
 from wayfix.policy.engine.images import make_patches
@@ -29,6 +29,8 @@ from wayfix.policy.engine.sequence import NewTokens, TokenSequence, bind
 _CHUNK_S = 0.1
 """A prefill chunk should take about this long: long enough for fast products, short enough to stop in."""
 _SMALL_DECODER_BYTES = 64 << 20
+_SURELY = 0.6
+"""Of what reading is expected to take: costs vary, and no answer should be given up that could have come."""
 _LEAST_CHUNK, _FIRST_CHUNK, _LARGEST_CHUNK = 16, 64, 512
 
 
@@ -173,6 +175,7 @@ class Engine:
         sequence.truncate(kept)
         # 2. Encode new images, and work out every new token's position.
         images = [image for image in prompt.images if image.start >= kept]
+        self._check_time(images, len(prompt.ids) - kept, watch)
         made = [self.encode(image, watch) for image in images]
         positions, following = self._positions(sequence, prompt, images, made)
         cos, sin = self._rotary.rows(positions)
@@ -213,6 +216,20 @@ class Engine:
         with self._lock:
             new = NewTokens(ids, self._embeddings(ids), deepstack, cos, sin, positions[0] + 1)
             return sequence.extend(new, watch, [len(ids) - 1])[0]
+
+    def _check_time(self, images: Sequence[PromptImage], tokens: int, watch: Watch) -> None:
+        """Give up now where reading would surely end too late: the best answer so far is then given in time."""
+        patch, token = self.costs.image_patch, self.costs.prefill_token
+        if patch is None or token is None:
+            return
+        new = [image for image in images if image.key not in self._images]
+        patches = sum(image.tokens for image in new) * self.manifest.image.merge_size**2
+        expected, left = patches * patch + tokens * token, watch.deadline.remaining()
+        if left < _SURELY * expected:
+            raise DeadlineExceeded(
+                f"to read {tokens} tokens and {len(new)} images takes about {expected:.2f} s, {max(left, 0):.2f} s are "
+                "left; allow more time, or accept a partial answer"
+            )
 
     def _chunk(self, left: int) -> int:
         """Tokens of the next chunk."""
