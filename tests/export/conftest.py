@@ -19,13 +19,16 @@ from wayfix.geo.boxes import WorldBox
 from wayfix.geo.transforms import ViewTransform
 from wayfix.policy.engine.chat import Chat, TokenPrompt
 from wayfix.policy.engine.images import ImageSpec, Patches, make_patches
+from wayfix.policy.engine.manifest import Target
 from wayfix.scene.scene import Scene
 from wayfix.synth.expressions import Expression
 from wayfix.views.view import ImageSizes, View
+from wayfix_export import export
 from wayfix_export.calibrate import observe_ranges
 from wayfix_export.checkpoint import Checkpoint
 from wayfix_export.decoder import write_decoder, write_embedding
 from wayfix_export.episodes import Episode, record
+from wayfix_export.export import Exported, ExportOptions, export_checkpoint, parse_precision
 from wayfix_export.layers import Flavour, Precision
 from wayfix_export.runner import GraphRunner
 from wayfix_export.synthetic import write_checkpoint
@@ -226,6 +229,41 @@ def reference(checkpoint_folder: Path) -> Any:
     from wayfix_export.reference import Reference
 
     return Reference(checkpoint_folder, threads=1)
+
+
+@pytest.fixture
+def recorded(episodes: list[Episode], monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ImageSizes]]:
+    """Exports use the session's episodes; here is what they ask for."""
+    asked: list[tuple[int, ImageSizes]] = []
+
+    def given(count: int, sizes: ImageSizes) -> list[Episode]:
+        asked.append((count, sizes))
+        return episodes[:count]
+
+    monkeypatch.setattr(export, "recorded_in_a_city", given)
+    return asked
+
+
+@pytest.fixture(scope="session")
+def exported(
+    checkpoint_folder: Path, episodes: list[Episode], reference: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Target, str], Exported]:
+    """The checkpoint exported for a target at a precision, and proved; not to be changed."""
+    made: dict[tuple[Target, str], Exported] = {}
+
+    def run(target: Target, precision: str) -> Exported:
+        if (target, precision) not in made:
+            options = ExportOptions(
+                target=target, precision=parse_precision(precision, target), sizes=SIZES, episodes=2, parity="whole"
+            )
+            out = tmp_path_factory.mktemp("engines") / f"{target}-{precision}"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(export, "recorded_in_a_city", lambda *_: episodes)
+                shrink_boxes(patch)
+                made[target, precision] = export_checkpoint(checkpoint_folder, out, options)
+        return made[target, precision]
+
+    return run
 
 
 @pytest.fixture(scope="session")

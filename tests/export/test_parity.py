@@ -119,11 +119,10 @@ def test_memory_for_logits_is_bounded() -> None:
 
 
 class TestEngine:
-    @pytest.fixture(scope="class")
-    def engine(self, checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        folder = tmp_path_factory.mktemp("engines") / "fp32"
-        write_unproven(checkpoint.folder, folder, ExportOptions(precision=parse_precision("fp32", "cpu")))
-        return folder
+    @pytest.fixture
+    def engine(self, checkpoint: Checkpoint, tmp_path: Path) -> Path:
+        write_unproven(checkpoint.folder, tmp_path / "fp32", ExportOptions(precision=parse_precision("fp32", "cpu")))
+        return tmp_path / "fp32"
 
     def test_it_writes_what_generate_writes_and_may_keep_its_cache(
         self, engine: Path, reference: Reference, episodes: list[Episode]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wayfix.agent.deadline import Deadline
 from wayfix.agent.messages import Message, Prompt
-from wayfix.agent.protocol import ANSWER_NOW_TEXT, CALL_NOW_TEXT, OVERVIEW_TEXT, QUERY_TEXT, SYSTEM_TEXT
+from wayfix.agent.protocol import ANSWER_NOW_TEXT, CALL_NOW_TEXT, OVERVIEW_TEXT, QUERY_TEXT
 from wayfix.geo.boxes import WorldBox
 from wayfix.geo.transforms import ViewTransform
 from wayfix.policy.engine.chat import TokenPrompt
@@ -37,6 +37,9 @@ PRECISIONS: dict[str, tuple[Target, Precisions]] = {
     "trt": ("cuda", Precisions(vision="fp16", embedding="fp16", decoder="fp16")),
 }
 Export = Callable[[str], Path]
+
+SYSTEM = "Find one object in a city, which you see from above."
+"""Shorter than the protocol's: the model makes nothing of either."""
 
 
 @pytest.fixture(scope="session")
@@ -154,7 +157,7 @@ class Conversation:
         query = QUERY_TEXT.format(query=self.query)
         # Scenes are of several shapes.
         overview = view("v0", self.scene, SIDE + 32 * (self.scene % 3), SIDE)
-        self.messages = [Message("system", (SYSTEM_TEXT,)), Message("user", (overview, place, query))]
+        self.messages = [Message("system", (SYSTEM,)), Message("user", (overview, place, query))]
 
     def prompt(self, must_answer: bool = False, must_call: str | None = None) -> Prompt:
         """What the model reads before its next turn."""
