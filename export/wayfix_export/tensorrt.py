@@ -60,8 +60,9 @@ def build_engine(graph: Path, profile: Profile, out: Path | None = None) -> Buil
     parser = trt.OnnxParser(network, logger)
     began = time.monotonic()
     if not parser.parse_from_file(str(graph)):
-        errors = [str(parser.get_error(number).desc()) for number in range(min(parser.num_errors, 3))]
-        raise EngineNotBuilt(f"TensorRT cannot read {graph}: {'; '.join(errors)}")
+        errors = [parser.get_error(number) for number in range(min(parser.num_errors, 3))]
+        told = "; ".join(f"{error.node_name() or 'the file'}: {error.desc()}" for error in errors)
+        raise EngineNotBuilt(f"TensorRT cannot read {graph}: {told}")
     parsed = time.monotonic()
     config = builder.create_builder_config()
     config.add_optimization_profile(_profile(builder, network, graph, profile))

@@ -26,6 +26,7 @@ from wayfix.views.view import ImageSizes, View
 from wayfix_export import export
 from wayfix_export.calibrate import observe_ranges
 from wayfix_export.checkpoint import Checkpoint
+from wayfix_export.checks import Check
 from wayfix_export.decoder import write_decoder, write_embedding
 from wayfix_export.episodes import Episode, record
 from wayfix_export.export import Exported, ExportOptions, export_checkpoint, parse_precision
@@ -242,6 +243,12 @@ def recorded(episodes: list[Episode], monkeypatch: pytest.MonkeyPatch) -> list[t
 
     monkeypatch.setattr(export, "recorded_in_a_city", given)
     return asked
+
+
+@pytest.fixture
+def proved(monkeypatch: pytest.MonkeyPatch, recorded: Any) -> None:
+    """Every engine is taken for proved: what is tested are files and commands."""
+    monkeypatch.setattr(export, "_prove", lambda *_: [Check("logits", 1e-7, 1e-5, "relative L2")])
 
 
 @pytest.fixture(scope="session")

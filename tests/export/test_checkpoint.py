@@ -125,7 +125,6 @@ class TestConfig:
             (lambda c: c["vision_config"].update(deepstack_visual_indexes=[]), "DeepStack"),
             (lambda c: c["vision_config"].update(deepstack_visual_indexes=[0, 4]), "DeepStack"),
             (lambda c: c["vision_config"].update(deepstack_visual_indexes=[1, 1]), "DeepStack"),
-            (lambda c: c["text_config"].update(num_hidden_layers=1), "more DeepStack features than layers"),
         ],
     )
     def test_a_model_that_cannot_be_exported_is_refused_with_the_reason(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from wayfix.agent.messages import Message
@@ -25,7 +27,7 @@ def test_a_turn_is_a_prompt_and_what_was_said_to_it(episodes: list[Episode]) -> 
     for episode in episodes:
         *_, last = [parse_action(turn.reply)[1] for turn in episode]
         assert isinstance(last, (Answer, NotFound))
-        for before, after in zip(episode, episode[1:], strict=False):
+        for before, after in itertools.pairwise(episode):
             said = after.prompt.messages[len(before.prompt.messages)]
             assert said.role == "assistant" and said.text == before.reply
 

@@ -55,12 +55,6 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def proved(monkeypatch: pytest.MonkeyPatch, recorded: Any) -> None:
-    """Take the engine for proved: these tests are about files."""
-    monkeypatch.setattr(export, "_prove", lambda *_: [Check("logits", 1e-7, 1e-5, "relative L2")])
-
-
-@pytest.fixture
 def there(checkpoint_folder: Path, tmp_path: Path) -> Path:
     """An engine that is there already."""
     write_unproven(checkpoint_folder, tmp_path / "out" / "engine", SMALL)

@@ -73,11 +73,14 @@ def test_the_engine_is_kept_where_it_is_asked_for(builder: Any, double: Path, tm
     assert {path.name for path in tmp_path.iterdir()} == {"double.onnx", "double.plan"}
 
 
-def test_a_graph_for_onnxruntime_is_refused_in_tensorrts_words(
-    builder: Any, graphs: Callable[..., Path], profiles: Profiles
+@pytest.mark.parametrize(
+    ("precision", "node"), [("fp32", r"GroupQueryAttention_\d+: Assertion failed"), ("int8", r"MatMulNBits_\d+: \w+")]
+)
+def test_a_graph_for_onnxruntime_is_refused_with_the_node_and_tensorrts_words(
+    precision: str, node: str, builder: Any, graphs: Callable[..., Path], profiles: Profiles
 ) -> None:
-    with pytest.raises(EngineNotBuilt, match=r"cannot read .*decoder\.onnx: .*(GroupQueryAttention|Simplified)"):
-        build_engine(graphs("cpu", "fp32") / "decoder.onnx", profiles["decoder"])
+    with pytest.raises(EngineNotBuilt, match=rf"TensorRT cannot read .*decoder\.onnx: {node}"):
+        build_engine(graphs("cpu", precision) / "decoder.onnx", profiles["decoder"])
 
 
 def test_a_file_that_is_no_graph_is_refused(builder: Any, tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def chat(template: str, tokenizer: Tokenizer) -> Chat:
 
 
 def chat_with(template: str, tokenizer: Tokenizer) -> Chat:
-    return Chat(template, tokenizer, tokenizer.token_to_id(PAD), SPEC)
+    pad = tokenizer.token_to_id(PAD)
+    assert pad is not None
+    return Chat(template, tokenizer, pad, SPEC)
 
 
 def search(query: str, *said: str) -> Conversation:

@@ -455,7 +455,8 @@ class TestEngines:
         engines = [Engine(folder), Engine(folder)]
         for engine in engines:
             in_pieces_of(engine, 100)
-        assert np.array_equal(*(read(engine, prompts[1]) for engine in engines))
+        first, second = (read(engine, prompts[1]) for engine in engines)
+        assert np.array_equal(first, second)
 
     @pytest.mark.parametrize("threads", [1, 2, 5])
     def test_threads_change_only_the_time_it_takes(

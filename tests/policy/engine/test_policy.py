@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,12 @@ def said(chunks: Sequence[Chunk]) -> str:
 
 def respond(policy: EnginePolicy, prompt: Prompt, episode: str = "e", deadline: Deadline | None = None) -> list[Chunk]:
     return list(policy.respond(episode, prompt, deadline or Deadline(math.inf)))
+
+
+def close(stream: Iterator[Chunk]) -> None:
+    """As the loop ends a turn that it wants no more of."""
+    assert isinstance(stream, Generator)
+    stream.close()
 
 
 def assert_same(chunks: Sequence[Chunk], expected: Sequence[Chunk]) -> None:
@@ -213,7 +219,7 @@ class TestReuse:
         prompt = Conversation(scene=3).prompt()
         reads.clear()
         next(stream := policy.respond("other", prompt, Deadline(math.inf)))
-        stream.close()
+        close(stream)
         # Of the text before the picture nothing is shared: prefixes are whole.
         assert sum(reads[:-1]) == len(policy.engine.chat.tokens(prompt).ids)
 
@@ -223,7 +229,7 @@ class TestReuse:
         second = policy.engine.chat.tokens(conversation.said(said(respond(policy, conversation.prompt()))).prompt())
         reads.clear()
         next(stream := policy.respond("e", conversation.prompt(), Deadline(math.inf)))
-        stream.close()
+        close(stream)
         # At most what is new: of what it has written itself it knows the keys and values already.
         assert sum(reads[:-1]) <= len(second.ids) - len(first.ids)
 
@@ -377,19 +383,18 @@ class TestMixed:
 # ---- what is written
 
 
+@pytest.fixture(scope="module")
+def policies(folder: Path) -> list[EnginePolicy]:
+    """Policies that sample in various ways, with thoughts of various lengths."""
+    hot = [SamplingConfig(temperature=heat, seed=seed) for seed, heat in enumerate((1.0, 1.0, 3.0, 10.0))]
+    return [make(folder, sampling, thought) for sampling, thought in zip([GREEDY, *hot], (8, 8, 0, 3, 20), strict=True)]
+
+
 class TestActions:
     """Every turn is one well-formed action that its prompt allows."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def policies(cls, folder: Path) -> list[EnginePolicy]:
-        hot = [SamplingConfig(temperature=heat, seed=seed) for seed, heat in enumerate((1.0, 1.0, 3.0, 10.0))]
-        return [
-            make(folder, sampling, thought) for sampling, thought in zip([GREEDY, *hot], (8, 8, 0, 3, 20), strict=True)
-        ]
-
     def actions(self, policies: Sequence[EnginePolicy], **bound: Any) -> list[Any]:
-        """What policies that sample in various ways do, in the first and in a later turn."""
+        """What policies do, in the first and in a later turn."""
         later = Conversation().said("Look.").said("Again.")
         return [
             parse_action(said(respond(policy, conversation.prompt(**bound))))[1]
@@ -489,7 +494,7 @@ class TestProbabilities:
         self, policy: EnginePolicy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         turn = Turn(policy, Conversation().prompt(must_answer=True), monkeypatch)
-        text, counted = "", []
+        text, counted = "", list[float]()
         for chunk in turn.chunks:
             counted += chunk.log_probs if "<answer>" in text else ()
             text += chunk.text
@@ -542,6 +547,23 @@ def end_during(session: Any, run: int, end: Callable[[], None]) -> Session:
     return Session(session, before)
 
 
+Fresh = Callable[[Prompt], list[Chunk]]
+
+
+@pytest.fixture(scope="module")
+def fresh(folder: Path) -> Fresh:
+    """What a policy of its own says to a prompt."""
+    kept: dict[tuple[str, int], list[Chunk]] = {}
+
+    def turn(prompt: Prompt) -> list[Chunk]:
+        key = (prompt.query, len(prompt.messages))
+        if key not in kept:
+            kept[key] = respond(make(folder), prompt)
+        return kept[key]
+
+    return turn
+
+
 class TestEndedEarly:
     """Whatever ends a turn, its error says so, no thread is left, and later turns are as on a fresh policy."""
 
@@ -552,21 +574,7 @@ class TestEndedEarly:
     def small_pieces(self, policy: EnginePolicy) -> None:
         in_pieces_of(policy, self.PIECE)
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def fresh(cls, folder: Path) -> Callable[[Prompt], list[Chunk]]:
-        """What a policy of its own says to a prompt."""
-        kept: dict[tuple[str, int], list[Chunk]] = {}
-
-        def turn(prompt: Prompt) -> list[Chunk]:
-            key = (prompt.query, len(prompt.messages))
-            if key not in kept:
-                kept[key] = respond(make(folder), prompt)
-            return kept[key]
-
-        return turn
-
-    def assert_unharmed(self, policy: EnginePolicy, fresh: Callable[[Prompt], list[Chunk]]) -> None:
+    def assert_unharmed(self, policy: EnginePolicy, fresh: Fresh) -> None:
         assert watchers() == []
         # Another episode on the scene, the same one again, and its next turn.
         conversation = Conversation()
@@ -578,20 +586,16 @@ class TestEndedEarly:
             assert_same(respond(policy, prompt, name), fresh(prompt))
 
     @pytest.mark.parametrize("pieces", [1, 5, THOUGHT + 3])
-    def test_closed_between_pieces(
-        self, policy: EnginePolicy, fresh: Callable[[Prompt], list[Chunk]], pieces: int
-    ) -> None:
+    def test_closed_between_pieces(self, policy: EnginePolicy, fresh: Fresh, pieces: int) -> None:
         stream = policy.respond("e", Conversation().prompt(), Deadline(math.inf))
         for _ in range(pieces):
             next(stream)
         assert len(watchers()) == 1
-        stream.close()  # type: ignore[attr-defined]
+        close(stream)
         self.assert_unharmed(policy, fresh)
 
     @pytest.mark.parametrize("pieces", [1, THOUGHT + 3])
-    def test_cancelled_between_pieces(
-        self, policy: EnginePolicy, fresh: Callable[[Prompt], list[Chunk]], pieces: int
-    ) -> None:
+    def test_cancelled_between_pieces(self, policy: EnginePolicy, fresh: Fresh, pieces: int) -> None:
         deadline = Deadline(math.inf)
         stream = policy.respond("e", Conversation().prompt(), deadline)
         for _ in range(pieces):
@@ -602,9 +606,7 @@ class TestEndedEarly:
         self.assert_unharmed(policy, fresh)
 
     @pytest.mark.parametrize("cancelled", [True, False])
-    def test_over_before_it_began(
-        self, policy: EnginePolicy, fresh: Callable[[Prompt], list[Chunk]], reads: list[int], cancelled: bool
-    ) -> None:
+    def test_over_before_it_began(self, policy: EnginePolicy, fresh: Fresh, reads: list[int], cancelled: bool) -> None:
         deadline = Deadline(math.inf if cancelled else 0.0)
         if cancelled:
             deadline.cancel()
@@ -615,9 +617,7 @@ class TestEndedEarly:
 
     @pytest.mark.parametrize("how", ["cancelled", "deadline"])
     @pytest.mark.parametrize("where", ["vision", "prefill", "prefill within the image", "thought", "action"])
-    def test_during_a_run(
-        self, policy: EnginePolicy, fresh: Callable[[Prompt], list[Chunk]], clock: Clock, where: str, how: str
-    ) -> None:
+    def test_during_a_run(self, policy: EnginePolicy, fresh: Fresh, clock: Clock, where: str, how: str) -> None:
         engine, prompt = policy.engine, Conversation().prompt()
         (image,) = engine.chat.tokens(prompt).images
         # What all queries share is read first, and the rest of the prompt by itself.
@@ -645,7 +645,7 @@ class TestEndedEarly:
         assert session.runs == run
         self.assert_unharmed(policy, fresh)
 
-    def test_a_prompt_too_long(self, folder: Path, fresh: Callable[[Prompt], list[Chunk]]) -> None:
+    def test_a_prompt_too_long(self, folder: Path, fresh: Fresh) -> None:
         policy = make(folder, max_tokens=1000)
         longer = Conversation()
         for _ in range(3):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -66,7 +66,8 @@ class Chat:
             self._template = environment.from_string(template)
         except jinja2.TemplateError as error:
             raise EngineMismatch(f"the chat template is not valid: {error}; export the checkpoint again") from error
-        self._texts: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        # Several threads may ask at once.
+        self._encode = lru_cache(maxsize=_KEPT_TEXTS)(self._encoded)
         self._keys: weakref.WeakKeyDictionary[View, int] = weakref.WeakKeyDictionary()
 
     def tokens(self, prompt: Prompt) -> TokenPrompt:
@@ -112,13 +113,8 @@ class Chat:
         except (jinja2.TemplateError, TypeError) as error:
             raise EngineMismatch(f"the chat template does not take a prompt with tools and images: {error}") from error
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        if text not in self._texts:
-            self._texts[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
-            if len(self._texts) > _KEPT_TEXTS:
-                self._texts.popitem(last=False)
-        self._texts.move_to_end(text)
-        return self._texts[text]
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _key(self, view: View) -> int:
         if view not in self._keys:
