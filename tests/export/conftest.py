@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,13 +223,17 @@ def few_boxes(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def reference(checkpoint_folder: Path) -> Any:
+def reference(checkpoint_folder: Path) -> Iterator[Any]:
     """The checkpoint run by transformers."""
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from wayfix_export.reference import Reference
 
-    return Reference(checkpoint_folder, threads=1)
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        # Tests run side by side, and torch's threads wait for one another by spinning on the core that others need.
+        patch.setattr(torch, "set_num_threads", lambda _: None)
+        yield Reference(checkpoint_folder)
 
 
 @pytest.fixture

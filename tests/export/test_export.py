@@ -246,8 +246,11 @@ class TestLayers:
     @pytest.mark.parametrize(
         ("weights", "noticed"),
         [
-            (["layers.2.mlp.down_proj", "deepstack_merger_list.1.linear_fc2"], ["vision features", "layers"]),
-            (["embed_tokens"], ["embeddings", "logits", "likeliest tokens"]),
+            (["layers.2.mlp.down_proj"], ["layers"]),
+            (
+                ["embed_tokens", "deepstack_merger_list.1.linear_fc2"],
+                ["vision features", "embeddings", "logits", "likeliest tokens"],
+            ),
         ],
     )
     def test_a_wrong_weight_is_noticed_where_it_is(

@@ -151,6 +151,15 @@ class TestBudget:
                 cache.turn("b", B)
         cache.turn("b", B)
 
+    def test_a_turn_that_came_to_more_than_it_asked_for_drops_others_when_it_ends(self, engine: Engine) -> None:
+        cache = Cache(engine, 100)
+        cache.turn("a", A)
+        with cache.use("b", B.identity) as sequence:
+            cache.reserve(40, "b", cache.token)
+            engine.read(sequence, joined(B, C), unwatched())
+        assert cache.tokens == 80
+        assert [cache.holds("a", A), cache.holds("b", B)] == [0, 40]
+
     def test_nor_is_it_given_to_a_prefix(self, engine: Engine) -> None:
         cache = Cache(engine, 100)
         with cache.use("a", A.identity) as sequence:

@@ -243,6 +243,24 @@ class TestSteps:
         longer = TokenPrompt(prompts[0].ids[: end + 1], prompts[0].identity[: end + 1], prompts[0].images)
         assert relative_l2(logits, read(engine, longer)) <= TOLERANCE
 
+    def test_an_image_that_two_threads_ask_for_at_once_is_encoded_once(
+        self, own_engine: Engine, prompts: list[TokenPrompt]
+    ) -> None:
+        other = threading.Thread(target=read, args=(own_engine, prompts[0]))
+
+        class AskedForMeanwhile(CountedRuns):
+            def run_with_iobinding(self, binding: Any, options: Any) -> None:
+                super().run_with_iobinding(binding, options)
+                if self.runs == 1:
+                    other.start()
+                    # Time enough to begin a second run, if nothing kept it from that.
+                    other.join(0.2)
+
+        own_engine._vision = counted = AskedForMeanwhile(own_engine._vision)
+        read(own_engine, prompts[0])
+        other.join()
+        assert counted.runs == 1
+
     def test_steps_of_several_threads_take_turns(self, engine: Engine, prompts: list[TokenPrompt]) -> None:
         texts = [prompts[1], prompts[2], engine.chat.tokens(Conversation("a van", scene=1).prompt())]
 
@@ -339,6 +357,52 @@ class TestBrokenOff:
         ids, identity = (np.append(array, (5, 6)) for array in (prompts[0].ids, prompts[0].identity))
         expected = read(own_engine, TokenPrompt(ids, identity, prompts[0].images))
         assert relative_l2(own_engine.step(sequence, 6, unwatched()), expected) <= TOLERANCE
+
+
+class TestNoTimeToRead:
+    """Where reading would surely end too late it is not begun: what is known so far can then be answered in time."""
+
+    @pytest.fixture
+    def slow(self, own_engine: Engine) -> Engine:
+        """An engine that thinks a token takes 10 s and an image of 256 patches 2560 s."""
+        own_engine._vision = CountedRuns(own_engine._vision)
+        own_engine.costs.prefill_token, own_engine.costs.image_patch = 10.0, 10.0
+        return own_engine
+
+    def expected(self, prompt: TokenPrompt) -> float:
+        return 10.0 * (len(prompt.ids) + 256 * len(prompt.images))
+
+    def test_it_is_given_up_at_once(self, slow: Engine, prompts: list[TokenPrompt], reads: list[int]) -> None:
+        seconds = self.expected(prompts[1])
+        with pytest.raises(DeadlineExceeded, match=rf"{len(prompts[1].ids)} tokens and 2 images .* {seconds:.2f} s"):
+            slow.read(slow.new_sequence(), prompts[1], Watch(Deadline(0.5 * seconds)))
+        assert (reads, slow._vision.runs) == ([], 0)
+
+    def test_what_may_still_come_in_time_is_tried(self, slow: Engine, prompts: list[TokenPrompt]) -> None:
+        deadline = Deadline(0.7 * self.expected(prompts[1]))
+        slow.read(slow.new_sequence(), prompts[1], Watch(deadline))
+
+    def test_what_is_known_already_takes_no_time(self, slow: Engine, prompts: list[TokenPrompt]) -> None:
+        sequence = slow.new_sequence()
+        read(slow, prompts[0], sequence)
+        slow.encode(prompts[1].images[1], unwatched())
+        slow.costs.prefill_token, slow.costs.image_patch = 10.0, 10.0
+        new = len(prompts[1].ids) - len(prompts[0].ids)
+        slow.read(sequence, prompts[1], Watch(Deadline(10.0 * new)))
+
+    def test_without_a_measurement_it_is_tried(self, own_engine: Engine, prompts: list[TokenPrompt]) -> None:
+        own_engine.read(own_engine.new_sequence(), prompts[1], Watch(Deadline(60)))
+
+    def test_a_cost_once_too_high_is_not_believed_for_ever(self, slow: Engine, prompts: list[TokenPrompt]) -> None:
+        refused = 0
+        while True:
+            try:
+                slow.read(slow.new_sequence(), prompts[1], Watch(Deadline(100)))
+                break
+            except DeadlineExceeded:
+                refused += 1
+        assert 1 <= refused < 20
+        slow.read(slow.new_sequence(), prompts[1], Watch(Deadline(100)))
 
 
 class TestImages:

@@ -28,6 +28,8 @@ from wayfix.policy.engine.engine import Engine, EngineConfig
 from wayfix.policy.engine.manifest import FORMAT, MANIFEST, TEMPLATE, TOKENIZER, read_manifest, sha256_of
 
 GRAPHS = ("vision.onnx", "embedding.onnx", "decoder.onnx")
+LOADED = ("vision.onnx", "decoder.onnx")
+"""The third is a table, which is read without its graph."""
 WEIGHTS = tuple(f"{graph}.data" for graph in GRAPHS)
 
 Edit = Callable[[dict[str, Any]], object]
@@ -137,10 +139,11 @@ class TestFiles:
         assert name in refused(copy, EngineCorrupt)
         assert name in refused(copy, EngineCorrupt, verify=False)
 
-    @pytest.mark.parametrize("name", [*GRAPHS, *WEIGHTS, TOKENIZER, TEMPLATE])
+    @pytest.mark.parametrize("name", [*LOADED, *WEIGHTS, TOKENIZER, TEMPLATE])
     def test_a_file_that_the_manifest_forgot_is_missed_all_the_same(self, copy: Path, name: str) -> None:
         (copy / name).unlink()
-        assert name in refused(edit(copy, lambda content: content["files"].pop(name)), EngineCorrupt)
+        forgotten = edit(copy, lambda content: content["files"].pop(name))
+        assert name.removesuffix(".data") in refused(forgotten, EngineCorrupt)
 
     @pytest.mark.parametrize("name", [*GRAPHS, *WEIGHTS])
     def test_a_truncated_file_is_noticed_even_unverified(self, copy: Path, name: str) -> None:
@@ -163,10 +166,17 @@ class TestFiles:
             file.write("\n")
         assert name in refused(copy, EngineMismatch)
 
-    @pytest.mark.parametrize("name", GRAPHS)
+    @pytest.mark.parametrize("name", LOADED)
     def test_a_graph_that_is_none_is_named_though_its_checksum_fits(self, copy: Path, name: str) -> None:
         (copy / name).write_bytes(b"no graph at all")
         assert name in refused(sign(copy, name), EngineCorrupt)
+
+    @pytest.mark.parametrize("content", [b"", b"short"])
+    def test_embeddings_too_few_for_the_vocabulary_are_noticed_though_their_checksum_fits(
+        self, copy: Path, content: bytes
+    ) -> None:
+        (copy / "embedding.onnx.data").write_bytes(content)
+        assert "2048 embeddings" in refused(sign(copy, "embedding.onnx.data"), EngineCorrupt)
 
     @pytest.mark.parametrize(
         ("name", "content"),

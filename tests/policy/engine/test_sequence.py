@@ -129,6 +129,7 @@ class TestCuttingBack:
         sequence = engine.new_sequence()
         grow(engine, sequence, 20)
         sequence.truncate(5)
+        grow(engine, sequence, 3)
         assert sequence.bytes == 20 * TokenSequence.bytes_per_token(engine.manifest.text)
 
     def test_a_tokens_bytes_are_what_the_buffers_hold_for_it(self, engine: Engine) -> None:

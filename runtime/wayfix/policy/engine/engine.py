@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import platform
 import threading
 import time
@@ -17,7 +18,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 
-from wayfix.errors import DeadlineExceeded, EngineMismatch, EngineOutOfMemory, EngineUnsupported, PromptTooLong
+from wayfix.errors import (
+    DeadlineExceeded,
+    EngineCorrupt,
+    EngineMismatch,
+    EngineOutOfMemory,
+    EngineUnsupported,
+    PromptTooLong,
+)
 from wayfix.policy.engine.chat import Chat, PromptImage, TokenPrompt
 from wayfix.policy.engine.graphs import Watch, load_graph
 from wayfix.policy.engine.images import make_patches
@@ -93,6 +101,12 @@ class Costs:
         old = getattr(self, part)
         setattr(self, part, seconds if old is None else 0.7 * old + 0.3 * seconds)
 
+    def relax(self) -> None:
+        """Halve what reading is thought to cost: a plan that always says no never learns."""
+        for part in ("prefill_token", "image_patch"):
+            if (cost := getattr(self, part)) is not None:
+                setattr(self, part, cost / 2)
+
 
 class Engine:
     """One engine folder, ready to read tokens. Steps of several threads take turns."""
@@ -125,10 +139,7 @@ class Engine:
         self.costs = Costs()
         self.capacity = min(self.config.max_tokens, text.max_tokens)
         self._no_deepstack = np.zeros((vision.taps, 1, 1, text.hidden), np.float32)
-        # A token's embedding is one row of a table: to read it from the graph's weights takes no run of the graph.
-        kind = np.float32 if self.manifest.precision.embedding == "fp32" else np.float16
-        table = np.memmap(folder / "embedding.onnx.data", kind, mode="r")
-        self._table = table[: text.vocabulary * text.hidden].reshape(text.vocabulary, text.hidden)
+        self._table = _load_table(self.manifest, folder)
 
     @property
     def decoder_bytes(self) -> int:
@@ -226,6 +237,7 @@ class Engine:
         patches = sum(image.tokens for image in new) * self.manifest.image.merge_size**2
         expected, left = patches * patch + tokens * token, watch.deadline.remaining()
         if left < _SURELY * expected:
+            self.costs.relax()
             raise DeadlineExceeded(
                 f"to read {tokens} tokens and {len(new)} images takes about {expected:.2f} s, {max(left, 0):.2f} s are "
                 "left; allow more time, or accept a partial answer"
@@ -305,6 +317,21 @@ def _load_tokenizer(folder: Path) -> tuple[Tokenizer, str]:
         return Tokenizer.from_str(content), content
     except Exception as error:  # the library raises a plain Exception
         raise EngineMismatch(f"{folder / TOKENIZER} is not a tokenizer that this machine reads: {error}") from error
+
+
+def _load_table(manifest: EngineManifest, folder: Path) -> NDArray[Any]:
+    """The embeddings of all tokens (vocabulary, hidden), on disk until they are used.
+
+    One is a row of this table: to read it from the graph's weights takes no run of the graph.
+    """
+    path, text = folder / "embedding.onnx.data", manifest.text
+    kind = np.float32 if manifest.precision.embedding == "fp32" else np.float16
+    try:
+        return np.memmap(path, kind, mode="r", shape=(text.vocabulary, text.hidden))
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError from error
+        raise EngineCorrupt(f"{path} is no table of {text.vocabulary} embeddings: {error}; export again") from error
 
 
 def _read_text(path: Path) -> str:
