@@ -71,7 +71,6 @@ def bench_engine(
         module = importlib.import_module("wayfix_export.reference")
         reference = module.Reference(checkpoint, threads=engine.config.decoder_threads(engine.manifest))
         cases |= bench.reference_cases(reference)
-    bandwidth = read_bandwidth(engine.config.decoder_threads(engine.manifest))
     for run in cases.values():
         run()
     rounds: dict[str, list[list[float]]] = {name: [] for name in cases}
@@ -81,6 +80,8 @@ def bench_engine(
                 rounds[name].append([run() for _ in range(config.repeats)])
                 bar.update()
     report: dict[str, Any] = {name: summary(times) for name, times in rounds.items()}
+    # Last: the threads that this leaves behind would slow what comes after it.
+    bandwidth = read_bandwidth(engine.config.decoder_threads(engine.manifest))
     report["figures"] = bench.figures(report, bandwidth)
     report["memory"] = {**bench.memory(), **resident}
     report["config"] = {

@@ -395,14 +395,13 @@ class TestNoTimeToRead:
 
     def test_a_cost_once_too_high_is_not_believed_for_ever(self, slow: Engine, prompts: list[TokenPrompt]) -> None:
         refused = 0
-        while True:
+        for _ in range(20):
             try:
                 slow.read(slow.new_sequence(), prompts[1], Watch(Deadline(100)))
-                break
             except DeadlineExceeded:
                 refused += 1
-        assert 1 <= refused < 20
-        slow.read(slow.new_sequence(), prompts[1], Watch(Deadline(100)))
+        # Each time it is believed less, until it is tried: after that it is known better.
+        assert 1 <= refused < 15
 
 
 class TestImages:
