@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from tests.policy.engine.conftest import TOLERANCE, Conversation, Export, picture, relative_l2, unwatched, words
 
 from wayfix.agent.deadline import Deadline
-from wayfix.errors import Cancelled, DeadlineExceeded, PromptTooLong
+from wayfix.errors import Cancelled, DeadlineExceeded, EngineCorrupt, EngineMismatch, PromptTooLong
 from wayfix.policy.engine.chat import PromptImage, TokenPrompt
 from wayfix.policy.engine.engine import Engine, EngineConfig
 from wayfix.policy.engine.graphs import Watch
@@ -527,3 +529,17 @@ class TestEngines:
     ) -> None:
         engine = Engine(folder, EngineConfig(threads=threads))
         assert relative_l2(read(engine, prompts[1]), at_once[1]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("said", [{"layers": 3}, {"layers": 5}, {"hidden": 128}, {"vocabulary": 4096}, {"kv_heads": 4}])
+def test_graphs_that_are_not_those_of_the_manifest_are_refused(
+    said: dict[str, int], folder: Path, tmp_path: Path
+) -> None:
+    """A manifest that was edited, or graphs copied from another engine with their checksums."""
+    copy = tmp_path / "engine"
+    shutil.copytree(folder, copy)
+    content = json.loads((copy / "engine.json").read_text(encoding="utf-8"))
+    content["text"].update(said)
+    (copy / "engine.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises((EngineMismatch, EngineCorrupt)):
+        Engine(copy)

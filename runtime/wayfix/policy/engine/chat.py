@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import weakref
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,7 @@ from wayfix.policy.engine.images import ImageSpec, resized_shape
 from wayfix.views.view import View
 
 _KEPT_TEXTS = 256
+_TAG = re.compile(r"<(?=[|/A-Za-z])")
 _TURN_START = "<|im_start|>"
 
 
@@ -125,23 +127,30 @@ class Chat:
 
 
 def _chat_message(message: Message) -> dict[str, Any]:
+    # What a person or a map wrote stands in these two; the others are the protocol's own, and hold its tags.
+    clean = _untagged if message.role in ("user", "tool") else _plain
     if not message.views:
-        return {"role": message.role, "content": _plain(message.text)}
+        return {"role": message.role, "content": clean(message.text)}
     content: list[dict[str, str]] = []
     for part in message.parts:
         if isinstance(part, View):
             content.append({"type": "image"})
         elif content and content[-1]["type"] == "text":
             # One text with line ends: templates join text parts with nothing between.
-            content[-1] = {"type": "text", "text": f"{content[-1]['text']}\n{_plain(part)}"}
+            content[-1] = {"type": "text", "text": f"{content[-1]['text']}\n{clean(part)}"}
         else:
-            content.append({"type": "text", "text": _plain(part)})
+            content.append({"type": "text", "text": clean(part)})
     return {"role": message.role, "content": content}
 
 
 def _plain(text: str) -> str:
-    """Text in which nothing reads as a special token: a query must not end its own message, or pose as an image."""
+    """Text in which nothing reads as a special token: none may end its own message, or pose as an image."""
     return text.replace("<|", "< |")
+
+
+def _untagged(text: str) -> str:
+    """Text in which nothing reads as a tag either: a query must not pose as a tool's answer."""
+    return _TAG.sub("< ", text)
 
 
 def _raise(message: str) -> None:

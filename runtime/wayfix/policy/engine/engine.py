@@ -133,6 +133,7 @@ class Engine:
             load_graph(folder / f"{part}.onnx", self.config.providers, count, self.config.spin)
             for part, count in threads.items()
         )
+        _check_graphs(self.manifest, self._vision, self._decoder, folder)
         self._rotary = Rotary(text.head_dim, text.rope_theta, text.mrope_section)
         self._images: OrderedDict[int, ImageFeatures] = OrderedDict()
         self._lock = threading.Lock()
@@ -147,8 +148,11 @@ class Engine:
         return _decoder_bytes(self.manifest)
 
     def new_sequence(self) -> TokenSequence:
-        """An empty sequence."""
-        return TokenSequence(self._decoder, self.manifest.text, self.manifest.vision.taps, self.capacity)
+        """An empty sequence. Raises EngineOutOfMemory."""
+        try:
+            return TokenSequence(self._decoder, self.manifest.text, self.manifest.vision.taps, self.capacity)
+        except MemoryError as error:
+            raise EngineOutOfMemory(f"no memory for an episode of {self.capacity} tokens; lower max_tokens") from error
 
     def encode(self, image: PromptImage, watch: Watch) -> ImageFeatures:
         """An image's features, from the cache where its pixels were seen before."""
@@ -309,6 +313,34 @@ class Engine:
 
 def _decoder_bytes(manifest: EngineManifest) -> int:
     return sum(entry.bytes for name, entry in manifest.files.items() if name.startswith("decoder.onnx"))
+
+
+def _check_graphs(manifest: EngineManifest, vision: Any, decoder: Any, folder: Path) -> None:
+    """Compare the graphs with what the manifest says of them. Raises EngineMismatch."""
+    text = manifest.text
+    shapes = {value.name: value.shape for graph in (vision, decoder) for value in graph.get_inputs()}
+    shapes |= {value.name: value.shape for value in (*vision.get_outputs(), *decoder.get_outputs())}
+    cache: list[int | str] = [1, text.kv_heads, "capacity", text.head_dim]
+    wanted: dict[str, list[int | str]] = {
+        "inputs_embeds": [1, "new", text.hidden],
+        "deepstack": [manifest.vision.taps, 1, "tokens", text.hidden],
+        "features": ["tokens", text.hidden],
+        "logits": [1, "logits", text.vocabulary],
+        **{f"past.{layer}.{part}": cache for layer in range(text.layers) for part in ("key", "value")},
+    }
+    beyond = f"past.{text.layers}.key"
+    wrong = [name for name, shape in wanted.items() if name not in shapes or not _agree(shapes[name], shape)]
+    if wrong or beyond in shapes:
+        raise EngineMismatch(
+            f"the graphs of {folder} are not those its manifest describes ({', '.join(wrong[:3]) or beyond}); export "
+            "the checkpoint again"
+        )
+
+
+def _agree(shape: Sequence[int | str | None], wanted: Sequence[int | str]) -> bool:
+    """Whether a graph's shape is the one that is wanted, whatever its free dimensions are called."""
+    fixed = [dim if isinstance(dim, int) else None for dim in shape]
+    return fixed == [dim if isinstance(dim, int) else None for dim in wanted]
 
 
 def _load_tokenizer(folder: Path) -> tuple[Tokenizer, str]:

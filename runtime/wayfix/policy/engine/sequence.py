@@ -85,8 +85,6 @@ class TokenSequence:
         """Become the first `length` tokens of another sequence."""
         for name, buffer in self._keys_values.items():
             buffer[:, :, :length] = other._keys_values[name][:, :, :length]
-        for name, rows in self._rotary.items():
-            rows[:length] = other._rotary[name][:length]
         self._identity[:length] = other._identity[:length]
         self._next[:length] = other._next[:length]
         self.length = length
