@@ -4,9 +4,9 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 PYTHONS ?= 3.10 3.12 3.13
-# The proof of an export needs torch, and the check that TensorRT builds its graphs TensorRT-RTX, which has no CUDA GPU
-# to need. TEST_EXTRAS=runtime,test leaves both out, and the tests that need them are skipped.
-TEST_EXTRAS ?= runtime,export,test
+# The proof of an export and training need torch, and the check that TensorRT builds its graphs TensorRT-RTX, which has
+# no CUDA GPU to need. TEST_EXTRAS=runtime,test leaves both out, and the tests that need them are skipped.
+TEST_EXTRAS ?= runtime,export,train,test
 TENSORRT_RTX = tensorrt-rtx-cu13-libs==1.7.1.116 tensorrt-rtx-cu13-bindings==1.7.1.116
 
 .PHONY: help demo test test-fast test-pythons lint clean

@@ -140,5 +140,10 @@ class Episode:
 
     def _answer(self, content: dict[str, Any], view: View | None) -> None:
         left = TURNS_LEFT_TEXT.format(left=self.max_turns - self.turns)
-        parts: tuple[str | View, ...] = (json.dumps(content, ensure_ascii=False), left)
+        # The query again after each answer: a small model reads a new image with it close at hand.
+        parts: tuple[str | View, ...] = (
+            json.dumps(content, ensure_ascii=False),
+            QUERY_TEXT.format(query=self.query),
+            left,
+        )
         self.messages.append(Message("tool", (view, *parts) if view is not None else parts))

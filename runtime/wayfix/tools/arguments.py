@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -91,8 +92,9 @@ def tool_name(call: ToolCall) -> str:
     return next(name for name, model in TOOLS.items() if isinstance(call, model))
 
 
+@cache  # pydantic takes milliseconds, and every prompt lists the tools
 def tool_schema(name: str) -> dict[str, Any]:
-    """A tool in the form chat templates and OpenAI-compatible servers take."""
+    """A tool in the form chat templates and OpenAI-compatible servers take; not to be changed."""
     model = TOOLS[name]
     schema = model.model_json_schema()
     properties = {key: _plain(value) for key, value in schema["properties"].items()}

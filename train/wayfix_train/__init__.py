@@ -1,0 +1,1 @@
+"""Training of search policies: environments, rewards, demonstrations, SFT and GRPO."""

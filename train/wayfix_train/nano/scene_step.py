@@ -1,0 +1,311 @@
+"""One training step: what a city's shard teaches, all its sequences behind one reading of the overview."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from wayfix.agent.protocol import format_answer
+from wayfix.geo.boxes import UnitBox
+from wayfix.policy.engine.positions import token_positions
+from wayfix_train.data.shards import Picture, Shard, TokenEpisode
+from wayfix_train.nano.layout import MERGE, PATCH
+from wayfix_train.nano.losses import CellHeads, NumberLoss, cell_loss, heat
+from wayfix_train.nano.packed import Batch, Features, Looks, Past, encode_images, pad_batch, read_text
+from wayfix_train.nano.tokenizer import number_tokens
+
+LOOK_LAYERS = (2, 3)
+LOOK_HEADS = 2
+
+
+@dataclass
+class Weights:
+    """How much each part of the loss counts."""
+
+    cells: float = 0.3
+    looks: float = 0.5
+    sigma: float = 6.0
+    """Of the Gaussian around a right number, units."""
+
+
+@dataclass
+class Row:
+    """A sequence after the shared prefix, with what is to be learned of it."""
+
+    ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    learned: list[tuple[int, int]]
+    """Ranges of `ids`."""
+    pictures: list[int]
+    """Beyond the overview."""
+    seen: NDArray[np.bool_] | None = None
+    looked_at: list[tuple[range, int, UnitBox]] = field(default_factory=list)
+    """(tokens that are numbers, picture by place in the episode, box): where a good reader would look."""
+
+
+class SceneStep:
+    """Computes the losses of a shard."""
+
+    def __init__(self, model: torch.nn.Module, heads: CellHeads, tokenizer: Tokenizer) -> None:
+        self.visual, self.text = model.model.visual, model.model.language_model
+        self.head, self.heads, self.tokenizer = model.lm_head, heads, tokenizer
+        self.numbers = NumberLoss(number_tokens(tokenizer), model.config.text_config.vocab_size)
+        self.pad = tokenizer.get_vocab()["<|image_pad|>"]
+        self.find = tokenizer.token_to_id("\nFind: ")
+        self.left = tokenizer.token_to_id("\nTurns left: ")
+
+    def overview(self, shard: Shard) -> Features:
+        """Features of the overview."""
+        return encode_images(self.visual, shard.pictures[0].image[None])
+
+    def picture_loss(self, pictures: Sequence[Picture]) -> tuple[Tensor, dict[str, float]]:
+        """Dense loss of pictures of one size."""
+        features = encode_images(self.visual, np.stack([p.image for p in pictures]))
+        loss = cell_loss(self.heads, features.tokens, [p.labels for p in pictures if p.labels is not None])
+        parts = {"present": loss.present, "main": loss.main, "box": loss.box, "place": loss.place}
+        return loss.total, {**{name: float(part.detach()) for name, part in parts.items()}, "cell_acc": loss.accuracy}
+
+    def text_loss(self, shard: Shard, episodes: Sequence[TokenEpisode], sigma: float) -> dict[str, Tensor]:
+        """Losses of decisions without any image: names are copied, and numbers follow from a landmark's."""
+        rows = [self.row(shard, episode, local=False) for episode in episodes]
+        first = episodes[0].ids.astype(np.int64)
+        end = int(np.flatnonzero(first == self.find)[0])
+        positions, _ = self._positions(shard, episodes[0])
+        words = np.flatnonzero(first[:end] != self.pad)
+        nothing = torch.zeros((0, 2), dtype=torch.int64)
+        prefix = Batch(torch.from_numpy(first[words][None]), positions[:, None, words], None, nothing)
+        _, past = read_text(self.text, prefix)
+        losses, _, _ = self._rows_loss(rows, past, None, sigma, None)
+        return losses
+
+    def joint_loss(
+        self,
+        shard: Shard,
+        decisions: Sequence[TokenEpisode],
+        searches: Sequence[TokenEpisode],
+        weights: Weights,
+        overview: Features | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """All losses; `overview` features that are already known are not taught anything more."""
+        log: dict[str, float] = {}
+        total = torch.zeros(())
+        if overview is None:
+            overview = self.overview(shard)
+            labels = shard.pictures[0].labels
+            assert labels is not None
+            cells = cell_loss(self.heads, overview.tokens, [labels])
+            total = total + weights.cells * cells.total
+            log["v0_acc"] = cells.accuracy
+        past, start = self._read_prefix(shard, decisions[0], overview)
+        # Half of them are short: padding those to the longest would cost as much again.
+        rows = sorted((self.row(shard, e, local=False) for e in decisions), key=lambda row: len(row.ids))
+        for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+            if not part:
+                continue
+            losses, looks, scores = self._rows_loss(part, past, None, weights.sigma, start)
+            share = len(part) / len(rows)
+            total = total + share * (losses["call"] + losses["number"] + weights.looks * looks)
+            found = {**{name: float(loss.detach()) for name, loss in losses.items()}, "look": float(looks.detach())}
+            for name, value in {**found, **scores}.items():
+                log[f"d_{name}"] = log.get(f"d_{name}", 0.0) + share * value
+        if searches:
+            rows = [self.row(shard, e, local=True) for e in searches]
+            features, cells_total, accuracy = self._zooms(shard, rows)
+            total = total + weights.cells * cells_total
+            losses, looks, scores = self._rows_loss(rows, past, features, weights.sigma, start)
+            total = total + losses["call"] + 2.0 * losses["number"] + weights.looks * looks
+            log |= {f"s_{n}": float(loss.detach()) for n, loss in losses.items()} | {"s_look": float(looks.detach())}
+            log |= {f"s_{name}": score for name, score in scores.items()} | {"zoom_acc": accuracy}
+        return total, log
+
+    def _positions(self, shard: Shard, episode: TokenEpisode) -> tuple[NDArray[np.int64], int]:
+        grids = [_grid(shard.pictures[n]) for n in episode.pictures]
+        return token_positions(episode.ids.astype(np.int64), grids, self.pad, 0, MERGE)
+
+    def row(self, shard: Shard, episode: TokenEpisode, local: bool) -> Row:
+        """The part of an episode after the prefix, with further sentences about its last zoom behind it."""
+        ids = episode.ids.astype(np.int64)
+        prefix = int(np.flatnonzero(ids == self.find)[0])
+        positions, _ = self._positions(shard, episode)
+        learned = [(start - prefix, end - prefix) for start, end in episode.learned]
+        row = Row(ids[prefix:], positions[:, prefix:], learned, list(episode.pictures[1:]))
+        if episode.learned:
+            self._look(row, episode, learned[-1])
+        if local and episode.local:
+            self._add_local(row, episode)
+        return row
+
+    def _look(self, row: Row, episode: TokenEpisode, span: tuple[int, int]) -> None:
+        """Supervise where the last turn looks: its target in the overview, or in the zoom it answers in."""
+        numbers = self._number_range(row.ids, span)
+        if episode.target is None or len(numbers) != 4:
+            return
+        if episode.answer_view > 0:
+            values = self.numbers.value[torch.from_numpy(row.ids[list(numbers)])].tolist()
+            row.looked_at.append((numbers, episode.answer_view, (values[0], values[1], values[2], values[3])))
+        else:
+            row.looked_at.append((numbers, 0, episode.target))
+
+    def _number_range(self, ids: NDArray[np.int64], span: tuple[int, int]) -> range:
+        at = [i for i in range(*span) if self.numbers.value[ids[i]] >= 0]
+        return range(at[0], at[-1] + 1, 2) if len(at) == 4 else range(0)
+
+    def _add_local(self, row: Row, episode: TokenEpisode) -> None:
+        """Blocks that see what stands before the last restated query, and each itself."""
+        n = len(row.ids)
+        split = int(np.flatnonzero(row.ids == self.find)[-1])
+        tail = row.ids[int(np.flatnonzero(row.ids == self.left)[-1]) : row.learned[-1][0]]
+        blocks = []
+        for query in episode.local:
+            words = self.tokenizer.encode(query.query, add_special_tokens=False).ids
+            answer = self.tokenizer.encode(
+                format_answer(f"v{episode.answer_view}", query.box) + "<|im_end|>", add_special_tokens=False
+            ).ids
+            blocks.append((np.array([self.find, *words, *tail, *answer], np.int64), len(answer), query.box))
+        total = n + sum(len(block) for block, _, _ in blocks)
+        seen = np.zeros((total, total), np.bool_)
+        seen[:n, :n] = np.tril(np.ones((n, n), np.bool_))
+        ids, positions, at = [row.ids], [row.positions], n
+        for block, size, box in blocks:
+            end = at + len(block)
+            seen[at:end, :split] = True
+            seen[at:end, at:end] = np.tril(np.ones((len(block), len(block)), np.bool_))
+            ids.append(block)
+            positions.append(np.tile(row.positions[:, split][0] + np.arange(len(block)), (3, 1)))
+            row.learned.append((end - size, end))
+            numbers = self._number_range(block, (len(block) - size, len(block)))
+            row.looked_at.append((range(numbers.start + at, numbers.stop + at, 2), episode.answer_view, box))
+            at = end
+        row.ids, row.positions, row.seen = np.concatenate(ids), np.concatenate(positions, axis=1), seen
+
+    def _read_prefix(self, shard: Shard, episode: TokenEpisode, overview: Features) -> tuple[Past, int]:
+        """Keys and values of the shared prefix, and where the overview begins in it."""
+        ids = episode.ids.astype(np.int64)
+        end = int(np.flatnonzero(ids == self.find)[0])
+        positions, _ = self._positions(shard, episode)
+        places = np.flatnonzero(ids[:end] == self.pad)
+        image_rows = torch.from_numpy(np.stack([np.zeros_like(places), places], axis=1))
+        batch = Batch(torch.from_numpy(ids[None, :end]), positions[:, None, :end], None, image_rows)
+        batch.images, batch.deep = overview.tokens[0], [deep[0] for deep in overview.deep]
+        return read_text(self.text, batch)[1], int(places[0])
+
+    def _zooms(self, shard: Shard, rows: Sequence[Row]) -> tuple[dict[int, tuple[Tensor, list[Tensor]]], Tensor, float]:
+        """Features of the pictures of rows, by number, and their dense loss."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number in dict.fromkeys(n for row in rows for n in row.pictures):
+            groups.setdefault(shard.pictures[number].image.shape, []).append(number)
+        found: dict[int, tuple[Tensor, list[Tensor]]] = {}
+        total, accuracy = torch.zeros(()), []
+        for numbers in groups.values():
+            features = encode_images(self.visual, np.stack([shard.pictures[n].image for n in numbers]))
+            for k, n in enumerate(numbers):
+                found[n] = features.tokens[k], [deep[k] for deep in features.deep]
+            labels = [label for n in numbers if (label := shard.pictures[n].labels) is not None]
+            if labels:
+                cells = cell_loss(self.heads, features.tokens, labels)
+                total = total + cells.total * (len(labels) / sum(len(g) for g in groups.values()))
+                accuracy.append(cells.accuracy)
+        return found, total, float(np.mean(accuracy)) if accuracy else 0.0
+
+    def _rows_loss(
+        self,
+        rows: Sequence[Row],
+        past: Past,
+        features: dict[int, tuple[Tensor, list[Tensor]]] | None,
+        sigma: float,
+        overview_start: int | None,
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, float]]:
+        """Losses of calls and of numbers, the loss of where they look, and how good the numbers are.
+
+        `overview_start` is where the overview begins in the prefix, None where it is left out.
+        """
+        batch = pad_batch([r.ids for r in rows], [r.positions for r in rows], [r.seen for r in rows], past.length)
+        if features:
+            at = [(b, int(i)) for b, row in enumerate(rows) for i in np.flatnonzero(row.ids == self.pad)]
+            batch.image_rows = torch.tensor(at).view(-1, 2)
+            order = [features[n] for row in rows for n in row.pictures]
+            if order:
+                batch.images = torch.cat([tokens for tokens, _ in order])
+                batch.deep = [torch.cat(level) for level in zip(*(deep for _, deep in order), strict=True)]
+        spots = [(b, i - 1) for b, row in enumerate(rows) for span in row.learned for i in range(*span)]
+        seen = [(b, i - 1, v, box) for b, row in enumerate(rows) for span, v, box in row.looked_at for i in span]
+        looks = None
+        if overview_start is not None and seen:
+            looks = Looks(LOOK_LAYERS, LOOK_HEADS, torch.tensor([(b, i) for b, i, _, _ in seen]))
+        hidden, _ = read_text(self.text, batch, past, looks)
+        where = torch.tensor(spots)
+        logits = self.head(hidden[where[:, 0], where[:, 1]])
+        targets = batch.ids[where[:, 0], where[:, 1] + 1]
+        loss = self.numbers(logits, targets, sigma)
+        is_number = self.numbers.value[targets] >= 0
+        zero = torch.zeros(())
+        parts = {
+            "call": loss[~is_number].mean() if bool((~is_number).any()) else zero,
+            "number": loss[is_number].mean() if bool(is_number.any()) else zero,
+        }
+        scores = self._scores(logits.detach(), where, rows)
+        if looks is None or overview_start is None:
+            return parts, zero, scores
+        return parts, self._look_loss(looks, rows, seen, past.length, overview_start), scores
+
+    def _look_loss(
+        self,
+        looks: Looks,
+        rows: Sequence[Row],
+        seen: Sequence[tuple[int, int, int, UnitBox]],
+        prefix: int,
+        overview_start: int,
+    ) -> Tensor:
+        losses = []
+        for number, (b, _, view, box) in enumerate(seen):
+            if view == 0:
+                start, shape = overview_start, (24, 24)
+            else:
+                pads = np.flatnonzero(rows[b].ids == self.pad)
+                runs = np.split(pads, np.flatnonzero(np.diff(pads) > 1) + 1)
+                start, length = prefix + int(runs[view - 1][0]), len(runs[view - 1])
+                side = int(np.sqrt(length))
+                if side * side != length:
+                    continue
+                shape = (side, side)
+            warm = torch.from_numpy(heat(box, *shape))
+            for logits in looks.logits:
+                part = logits[number, :, start : start + len(warm)].log_softmax(-1)
+                losses.append(-(part * warm).sum(-1).mean())
+        return torch.stack(losses).mean() if losses else torch.zeros(())
+
+    def _scores(self, logits: Tensor, where: Tensor, rows: Sequence[Row]) -> dict[str, float]:
+        """Mean IoU of boxes and share of good aims, each number written after the right ones before it."""
+        guess = self.numbers.guess(logits)
+        index = {(int(b), int(i)): n for n, (b, i) in enumerate(where.tolist())}
+        ious, aims = [], []
+        for b, row in enumerate(rows):
+            for span, view, box in row.looked_at:
+                found = [index.get((b, i - 1)) for i in span]
+                if len(found) != 4 or None in found:
+                    continue
+                said = [int(guess[n]) for n in found if n is not None]
+                true = [int(self.numbers.value[row.ids[i]]) for i in span]
+                ious.append(_iou(said, true))
+                if view == 0:
+                    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+                    aims.append(said[0] <= x <= said[2] and said[1] <= y <= said[3])
+        scores = {"iou": float(np.mean(ious))} if ious else {}
+        return scores | ({"aim": float(np.mean(aims))} if aims else {})
+
+
+def _grid(picture: Picture) -> tuple[int, int]:
+    return picture.image.shape[0] // PATCH, picture.image.shape[1] // PATCH
+
+
+def _iou(a: Sequence[int], b: Sequence[int]) -> float:
+    w = max(0, min(a[2], b[2]) - max(a[0], b[0]))
+    h = max(0, min(a[3], b[3]) - max(a[1], b[1]))
+    union = max(0, a[2] - a[0]) * max(0, a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - w * h
+    return w * h / union if union > 0 else 0.0
