@@ -15,6 +15,7 @@ from wayfix.cli_eval import add_eval, add_trace
 from wayfix.cli_export import add_bench_engine, add_engine, add_export
 from wayfix.cli_policy import add_policy_options, open_policy
 from wayfix.cli_scenes import add_scene, add_synth
+from wayfix.cli_train import add_train
 from wayfix.errors import InvalidBudget, InvalidOption, WayfixError
 from wayfix.exit_codes import EXIT_BAD_INPUT, EXIT_FOUND, EXIT_INTERRUPTED, EXIT_NO_ANSWER
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from wayfix.agent.result import GroundResult
     from wayfix.scene.scene import Scene
 
+_TRAIN_MODULES = ("trl", "datasets", "accelerate", "matplotlib")
 _EXPORT_MODULES = ("onnx", "ml_dtypes", "safetensors", "torch", "transformers")
 
 _EPILOG = """exit status: 0 found; 1 no final answer (not found, or the budget ended); 2 bad input or a broken scene"""
@@ -45,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("wayfix"):
             raise
-        extra = "export" if error.name in _EXPORT_MODULES else "runtime"
+        extra = "export" if error.name in _EXPORT_MODULES else "train" if error.name in _TRAIN_MODULES else "runtime"
         print(
             f"wayfix: this command needs {error.name}, which is not installed; run: pip install 'wayfix[{extra}]'",
             file=sys.stderr,
@@ -78,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     add_eval(commands)
     add_trace(commands)
+    add_train(commands)
     add_export(commands)
     add_engine(commands)
     _add_bench(commands)

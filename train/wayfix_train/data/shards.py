@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import BaseModel, ConfigDict
 from tokenizers import Tokenizer
 
 from wayfix.geo.boxes import UnitBox
@@ -40,9 +41,10 @@ SPARSE_POINTS_PER_M2 = 0.2
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ShardConfig:
+class ShardConfig(BaseModel):
     """What a shard holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     split: str = "train"
     decisions: int = 110
