@@ -43,8 +43,8 @@ TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _PIECES = (
     "user", "assistant", "system", "# Tools\n\n<tools>", "</tools>", "\nFind: ", "\nTurns left: ", "Find: ",
     '{"name": "', 'landmark_query", "arguments": {"landmark_name": "', '", "source_view_id": "',
-    '", "landmark_type": "', 'zoom_in", "arguments": {"source_view_id": "', '", "crop_box": [', ', "scale": ', "]}}", '"}}',
-    'oblique_render", "arguments": {"source_view_id": "', '", "candidate_box": [', '], "direction": "',
+    '", "landmark_type": "', 'zoom_in", "arguments": {"source_view_id": "', '", "crop_box": [', ', "scale": ',
+    "]}}", '"}}', 'oblique_render", "arguments": {"source_view_id": "', '", "candidate_box": [', '], "direction": "',
     ', "margin": ', ", ", '<answer>{"view_id": "', '", "box": [', "]}</answer>", '<answer>{"not_found"',
     ': true}</answer>',
     '{"status": "found", "view_id": "', '{"status": "not_found", "view_id": "', '{"status": "ambiguous", "view_id": "',
