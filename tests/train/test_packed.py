@@ -21,7 +21,7 @@ from wayfix_train.nano.layout import IMAGE_SPEC, MERGE, PATCH
 from wayfix_train.nano.losses import CellHeads, NumberLoss, heat
 from wayfix_train.nano.model import new_model
 from wayfix_train.nano.packed import Batch, encode_images, pad_batch, read_text
-from wayfix_train.nano.scene_step import SceneStep, Weights
+from wayfix_train.nano.scene_step import Plan, SceneStep, Weights
 from wayfix_train.nano.sft import PhaseConfig, ShardPool, Trainer
 from wayfix_train.nano.tokenizer import make_nano_tokenizer, number_tokens
 
@@ -62,7 +62,9 @@ def test_shared_prefix_and_batched_images_give_what_the_stock_forward_gives(shar
         prefix = Batch(torch.from_numpy(ids[None, :end]), positions[:, None, :end], None, rows)
         prefix.images, prefix.deep = features[0].tokens[0], [deep[0] for deep in features[0].deep]
         before, past = read_text(model.model.language_model, prefix)
-        rest = pad_batch([ids[end:], ids[end:-5]], [positions[:, end:], positions[:, end:-5]], [None, None], end)
+        rest = pad_batch(
+            [ids[end:], ids[end:-5]], [positions[:, end:], positions[:, end:-5]], [None, None], end, torch.device("cpu")
+        )
         places = np.flatnonzero(ids[end:] == PAD)
         rest.image_rows = torch.tensor([(b, int(i)) for b in range(2) for i in places])
         rest.images = torch.cat([f.tokens[0] for f in features[1:]] * 2)
@@ -85,12 +87,12 @@ def test_further_sentences_on_a_zoom_do_not_disturb_the_episode(shard: Shard) ->
 
 def test_number_loss_is_cross_entropy_for_words_and_forgiving_for_near_numbers() -> None:
     tokens = number_tokens(TOKENIZER)
-    loss = NumberLoss(tokens, 1632)
+    loss = NumberLoss(tokens, TOKENIZER.get_vocab_size())
     word = TOKENIZER.token_to_id("red")
-    logits = torch.randn(1, 1632)
+    logits = torch.randn(1, TOKENIZER.get_vocab_size())
     plain = torch.nn.functional.cross_entropy(logits, torch.tensor([word]))
     assert torch.allclose(loss(logits, torch.tensor([word]), 4.0), plain)
-    sharp = torch.zeros(2, 1632)
+    sharp = torch.zeros(2, TOKENIZER.get_vocab_size())
     sharp[0, tokens[502]] = sharp[1, tokens[700]] = 10.0
     near, far = loss(sharp, torch.tensor([tokens[500]] * 2), 4.0)
     assert near < far
@@ -106,11 +108,14 @@ def test_gradients_reach_every_part(shard: Shard) -> None:
     model, heads = new_model(TOKENIZER), CellHeads(192)
     step = SceneStep(model, heads, TOKENIZER)
     searches = [e for e in shard.searches if e.local][:1]
-    total, log = step.joint_loss(shard, shard.decisions[:3], searches, Weights())
-    total.backward()
+    aims = [e for e in shard.decisions if step.is_aim(e)]
+    total, log = step.scene_loss(shard, Plan(aims[:2], shard.decisions[:3], searches), Weights())
+    more, crops = step.crops_loss(shard, searches, Weights())
+    (total + more).backward()
     without = [n for n, p in model.named_parameters() if p.grad is None or not bool(torch.isfinite(p.grad).all())]
     assert not without
-    assert {"d_call", "d_number", "s_number", "zoom_acc", "v0_acc"} <= set(log)
+    assert {"long_call", "long_number", "search_number", "zoom_acc", "v0_acc"} <= set(log)
+    assert {"crop_number", "crop_iou"} <= set(crops)
 
 
 def test_a_killed_phase_goes_on_to_the_same_weights(shard: Shard, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class CellLoss:
 def cell_loss(heads: CellHeads, tokens: Tensor, labels: Sequence[CellLabels]) -> CellLoss:
     """Dense loss of images of one size; tokens (N, T, hidden)."""
     count, length, _ = tokens.shape
+    device = tokens.device
     rows, columns = labels[0].rows, labels[0].columns
     order = _block_order(rows, columns)
     classes = len(CLASSES)
@@ -61,23 +62,23 @@ def cell_loss(heads: CellHeads, tokens: Tensor, labels: Sequence[CellLabels]) ->
         present[number, label.present[:, 0], label.present[:, 1]] = 1
     main = np.stack([label.main for label in labels]).astype(np.int64) + 1
     boxes = np.stack([label.box for label in labels])
-    wanted = torch.from_numpy(present[:, order].reshape(count, length, CELLS, classes))
+    wanted = torch.from_numpy(present[:, order].reshape(count, length, CELLS, classes)).to(device)
     said = heads.present(tokens).view(count, length, CELLS, classes)
-    right = torch.from_numpy(main[:, order]).flatten()
+    right = torch.from_numpy(main[:, order]).to(device).flatten()
     guess = heads.main(tokens).view(-1, classes + 1)
     stands = right > 0
-    box = torch.from_numpy(boxes[:, order]).reshape(-1, 4)
+    box = torch.from_numpy(boxes[:, order]).to(device).reshape(-1, 4)
     near = stands & (box.abs().amax(1) < MAX_BOX_CELLS)
     said_box = heads.box(tokens).view(-1, 4)[near]
     down, across = np.divmod(np.arange(length), columns // MERGE)
     place = np.stack([(across + 0.5) * MERGE / columns, (down + 0.5) * MERGE / rows], axis=1).astype(np.float32)
-    weight = torch.ones(classes + 1)
+    weight = torch.ones(classes + 1, device=device)
     weight[0] = 0.3
     return CellLoss(
         functional.binary_cross_entropy_with_logits(said, wanted),
         functional.cross_entropy(guess, right, weight=weight),
         (said_box - box[near]).abs().mean() if bool(near.any()) else said_box.sum(),
-        (heads.place(tokens) - torch.from_numpy(place)).abs().mean(),
+        (heads.place(tokens) - torch.from_numpy(place).to(device)).abs().mean(),
         float((guess.detach().argmax(1) == right)[stands].float().mean()) if bool(stands.any()) else 0.0,
     )
 
@@ -91,11 +92,11 @@ def _block_order(rows: int, columns: int) -> NDArray[np.int64]:
 class NumberLoss:
     """Cross-entropy in which a number near the right one is nearly right."""
 
-    def __init__(self, numbers: Sequence[int], vocabulary: int) -> None:
+    def __init__(self, numbers: Sequence[int], vocabulary: int, device: torch.device | None = None) -> None:
         """`numbers` are the tokens of 0 to 1000, in order."""
-        self.numbers = torch.tensor(numbers)
-        self.value = torch.full((vocabulary,), -1)
-        self.value[self.numbers] = torch.arange(UNIT_MAX + 1)
+        self.numbers = torch.tensor(numbers, device=device)
+        self.value = torch.full((vocabulary,), -1, device=device)
+        self.value[self.numbers] = torch.arange(UNIT_MAX + 1, device=device)
 
     def __call__(self, logits: Tensor, targets: Tensor, sigma: float) -> Tensor:
         """(R,) losses; a number's target is a Gaussian of `sigma` units around it."""
@@ -104,7 +105,7 @@ class NumberLoss:
         value = self.value[targets]
         number = value >= 0
         if sigma > 0 and bool(number.any()):
-            away = torch.arange(UNIT_MAX + 1)[None] - value[number][:, None]
+            away = torch.arange(UNIT_MAX + 1, device=logits.device)[None] - value[number][:, None]
             soft = torch.softmax(-0.5 * (away / sigma) ** 2, dim=1)
             loss = loss.masked_scatter(number, -(soft * log_probs[number][:, self.numbers]).sum(1))
         return loss

@@ -77,18 +77,20 @@ def encode_images(visual: Any, images: NDArray[np.uint8]) -> Features:
     """Images of one size, uint8 (N, height, width, 3), sides multiples of a token."""
     count, height, width, _ = images.shape
     rows, columns = height // PATCH, width // PATCH
-    mean, std = (torch.tensor(values) * 255 for values in (IMAGE_SPEC.mean, IMAGE_SPEC.std))
-    pixels = (torch.tensor(images).float() - mean) / std
+    device = visual.pos_embed.weight.device
+    mean, std = (torch.tensor(values, device=device) * 255 for values in (IMAGE_SPEC.mean, IMAGE_SPEC.std))
+    pixels = (torch.tensor(images, device=device).float() - mean) / std
     blocks = pixels.view(count, rows // MERGE, MERGE, PATCH, columns // MERGE, MERGE, PATCH, 3)
     patches = blocks.permute(0, 1, 4, 2, 5, 7, 3, 6).reshape(count, rows * columns, -1)
     # Both frames of a still image are the same, so their weights can be added.
     proj = visual.patch_embed.proj
     hidden = functional.linear(patches, proj.weight.sum(dim=2).flatten(1), proj.bias)
     where = vision_positions(rows, columns, visual.num_grid_per_side, MERGE)
-    table = visual.pos_embed(torch.from_numpy(where.indices))
-    hidden = hidden + (table * torch.from_numpy(where.weights)[:, :, None]).sum(1)
+    table = visual.pos_embed(torch.from_numpy(where.indices).to(device))
+    hidden = hidden + (table * torch.from_numpy(where.weights).to(device)[:, :, None]).sum(1)
     head_dim = visual.config.hidden_size // visual.config.num_heads
-    cos, sin = (torch.from_numpy(a).repeat(1, 2) for a in vision_rotary(rows, columns, MERGE, head_dim, 10_000.0))
+    turns = vision_rotary(rows, columns, MERGE, head_dim, 10_000.0)
+    cos, sin = (torch.from_numpy(a).to(device).repeat(1, 2) for a in turns)
     deep = []
     for number, block in enumerate(visual.blocks):
         hidden = hidden + _vision_attention(block.attn, block.norm1(hidden), cos, sin)
@@ -131,7 +133,9 @@ def _text_rotary(text: Any, positions: NDArray[np.int64]) -> tuple[Tensor, Tenso
     _, count, length = positions.shape
     cos, sin = rotary.rows(positions.reshape(3, -1))
     shape = count, 1, length, config.head_dim
-    return torch.from_numpy(cos).repeat(1, 2).view(shape), torch.from_numpy(sin).repeat(1, 2).view(shape)
+    device = text.embed_tokens.weight.device
+    turned, crossed = (torch.from_numpy(a).to(device).repeat(1, 2).view(shape) for a in (cos, sin))
+    return turned, crossed
 
 
 def _text_attention(
@@ -176,6 +180,7 @@ def pad_batch(
     positions: Sequence[NDArray[np.int64]],
     seen: Sequence[NDArray[np.bool_] | None],
     prefix: int,
+    device: torch.device,
 ) -> Batch:
     """Sequences as one batch. `seen` are masks (L, L) of what a sequence's tokens see in it; None for causal."""
     longest = max(len(ids) for ids in sequences)
@@ -188,5 +193,5 @@ def pad_batch(
         n = len(row)
         ids[number, :n], places[:, number, :n] = row, place
         mask[number, 0, :n, prefix : prefix + n] = np.tril(np.ones((n, n), np.bool_)) if see is None else see
-    nothing = torch.zeros((0, 2), dtype=torch.int64)
-    return Batch(torch.from_numpy(ids), places, torch.from_numpy(mask), nothing)
+    nothing = torch.zeros((0, 2), dtype=torch.int64, device=device)
+    return Batch(torch.from_numpy(ids).to(device), places, torch.from_numpy(mask).to(device), nothing)

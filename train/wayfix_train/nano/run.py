@@ -43,6 +43,7 @@ class SftConfig(BaseModel):
     """Training begins when so many are made; the rest are made meanwhile."""
     workers: int = Field(default=1, gt=0)
     threads: int = Field(default=1, gt=0)
+    device: str = Field(default="cpu", pattern="^(cpu|cuda)$")
     shard: ShardConfig = ShardConfig()
     phases: dict[str, PhaseConfig]
     """In order, by name."""
@@ -84,7 +85,7 @@ def run_sft(config: SftConfig, out: Path, data: Path, say: Say | None = None) ->
         for number, (name, phase) in enumerate(config.phases.items()):
             folder = out / f"{number}-{name}"
             folder.mkdir(parents=True, exist_ok=True)
-            trainer = Trainer(phase, ShardPool(data, config.shard.split), folder, config.seed, start)
+            trainer = Trainer(phase, ShardPool(data, config.shard.split), folder, config.seed, start, config.device)
             log = append_json(folder / "log.jsonl")
 
             def report(line: dict[str, Any], name: str = name, log: Say = log) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from wayfix_train.nano.tokenizer import number_tokens
 
 LOOK_LAYERS = (2, 3)
 LOOK_HEADS = 2
+AIM_SHARE = 0.38
+"""An aim off by at most this share of its window still shows the object."""
 
 
 @dataclass
@@ -49,16 +52,35 @@ class Row:
     """(tokens that are numbers, picture by place in the episode, box): where a good reader would look."""
 
 
+@dataclass
+class Plan:
+    """What a step takes of a shard."""
+
+    aims: Sequence[TokenEpisode] = ()
+    """Decisions that end in a zoom, as short blocks."""
+    decisions: Sequence[TokenEpisode] = ()
+    searches: Sequence[TokenEpisode] = ()
+    taught: bool = True
+    """Whether the overview's own encoding is taught; else it is only read."""
+
+
 class SceneStep:
     """Computes the losses of a shard."""
 
     def __init__(self, model: torch.nn.Module, heads: CellHeads, tokenizer: Tokenizer) -> None:
         self.visual, self.text = model.model.visual, model.model.language_model
         self.head, self.heads, self.tokenizer = model.lm_head, heads, tokenizer
-        self.numbers = NumberLoss(number_tokens(tokenizer), model.config.text_config.vocab_size)
+        self.device = model.lm_head.weight.device
+        self.numbers = NumberLoss(number_tokens(tokenizer), model.config.text_config.vocab_size, self.device)
+        self._values = self.numbers.value.cpu().numpy()
+        self._numbers = number_tokens(tokenizer)
         self.pad = tokenizer.get_vocab()["<|image_pad|>"]
+        self.vocabulary = tokenizer.get_vocab()
         self.find = tokenizer.token_to_id("\nFind: ")
         self.left = tokenizer.token_to_id("\nTurns left: ")
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def overview(self, shard: Shard) -> Features:
         """Features of the overview."""
@@ -78,50 +100,115 @@ class SceneStep:
         end = int(np.flatnonzero(first == self.find)[0])
         positions, _ = self._positions(shard, episodes[0])
         words = np.flatnonzero(first[:end] != self.pad)
-        nothing = torch.zeros((0, 2), dtype=torch.int64)
-        prefix = Batch(torch.from_numpy(first[words][None]), positions[:, None, words], None, nothing)
+        nothing = torch.zeros((0, 2), dtype=torch.int64, device=self.device)
+        prefix = Batch(self._tensor(first[words][None]), positions[:, None, words], None, nothing)
         _, past = read_text(self.text, prefix)
         losses, _, _ = self._rows_loss(rows, past, None, sigma, None)
         return losses
 
-    def joint_loss(
-        self,
-        shard: Shard,
-        decisions: Sequence[TokenEpisode],
-        searches: Sequence[TokenEpisode],
-        weights: Weights,
-        overview: Features | None = None,
+    def crops_loss(
+        self, shard: Shard, searches: Sequence[TokenEpisode], weights: Weights
     ) -> tuple[Tensor, dict[str, float]]:
-        """All losses; `overview` features that are already known are not taught anything more."""
+        """Perception alone: what is where in zooms, many short sentences on each, without an episode around them."""
+        rows = [self._crop_row(shard, episode) for episode in searches]
+        features, cells, accuracy = self._zooms(shard, rows)
+        losses, looks, scores = self._rows_loss(rows, None, features, weights.sigma, 0)
+        total = weights.cells * cells + 0.2 * losses["call"] + losses["number"] + weights.looks * looks
+        found = {"acc": accuracy, **_floats(losses), "look": float(looks.detach()), **scores}
+        return total, {f"crop_{name}": value for name, value in found.items()}
+
+    def _crop_row(self, shard: Shard, episode: TokenEpisode) -> Row:
+        """A zoom, and behind it its sentences, each seeing only the zoom and itself."""
+        picture = episode.pictures[episode.answer_view]
+        rows, columns = _grid(shard.pictures[picture])
+        opened, closed = (self.vocabulary[f"<|vision_{end}|>"] for end in ("start", "end"))
+        trunk = np.array([opened, *[self.pad] * (rows * columns // MERGE**2), closed], np.int64)
+        positions, after = token_positions(trunk, [(rows, columns)], self.pad, 0, MERGE)
+        row = Row(trunk, positions, [], [picture])
+        blocks = []
+        for query in episode.local:
+            words = self.tokenizer.encode(query.query, add_special_tokens=False).ids
+            blocks.append((self._short(words, '", "box": [', query.box), query.box))
+        self._append(row, blocks, len(trunk), after, 1)
+        return row
+
+    def is_aim(self, episode: TokenEpisode) -> bool:
+        """Whether a decision ends in a zoom to its target."""
+        if episode.target is None or not episode.learned:
+            return False
+        start, end = episode.learned[-1]
+        return self.vocabulary['zoom_in", "arguments": {"source_view_id": "'] in episode.ids[start:end]
+
+    def _aim_row(self, shard: Shard, episode: TokenEpisode) -> Row:
+        """A decision as one short block: the sentence, where its landmark lies, and the aim."""
+        whole = self.row(shard, episode, local=False)
+        words = whole.ids[1 : int(np.flatnonzero(whole.ids == self.vocabulary["<|im_end|>"])[0])]
+        told = np.flatnonzero(whole.ids == self.vocabulary['], "world": {"center": ['])
+        if len(told):
+            first = np.flatnonzero(whole.ids[: told[0]] == self.vocabulary['", "box": ['])
+            words = np.concatenate([words, whole.ids[first[-1] : told[0]]]) if len(first) else words
+        numbers, view, box = whole.looked_at[-1]
+        values = self._values[whole.ids[list(numbers)]].tolist()
+        ids = self._short(words.tolist(), '", "crop_box": [', (values[0], values[1], values[2], values[3]))
+        positions = whole.positions[:, :1] + np.arange(len(ids))
+        span = range(len(ids) - 7, len(ids), 2)
+        return Row(ids, positions, [(len(ids) - 7, len(ids))], [], None, [(span, view, box)])
+
+    def _short(self, words: Sequence[int], opening: str, box: UnitBox) -> NDArray[np.int64]:
+        comma = self.vocabulary[", "]
+        numbers = [self._numbers[value] for value in box]
+        coordinates = [token for number in numbers for token in (number, comma)][:-1]
+        return np.array([self.find, *words, self.vocabulary[opening], *coordinates], np.int64)
+
+    def _append(
+        self, row: Row, blocks: Sequence[tuple[NDArray[np.int64], UnitBox]], split: int, after: int, view: int
+    ) -> None:
+        """Put blocks that end in a box behind a row; they see its first `split` tokens and themselves."""
+        n = len(row.ids)
+        total = n + sum(len(block) for block, _ in blocks)
+        seen = np.zeros((total, total), np.bool_)
+        seen[:n, :n] = np.tril(np.ones((n, n), np.bool_))
+        ids, positions, at = [row.ids], [row.positions], n
+        for block, box in blocks:
+            end = at + len(block)
+            seen[at:end, :split] = True
+            seen[at:end, at:end] = np.tril(np.ones((len(block), len(block)), np.bool_))
+            ids.append(block)
+            positions.append(np.tile(after + np.arange(len(block)), (3, 1)))
+            row.learned.append((end - 7, end))
+            row.looked_at.append((range(end - 7, end, 2), view, box))
+            at = end
+        row.ids, row.positions, row.seen = np.concatenate(ids), np.concatenate(positions, axis=1), seen
+
+    def scene_loss(self, shard: Shard, plan: Plan, weights: Weights) -> tuple[Tensor, dict[str, float]]:
+        """What is learned behind one reading of the overview."""
         log: dict[str, float] = {}
-        total = torch.zeros(())
-        if overview is None:
+        total = torch.zeros((), device=self.device)
+        with torch.set_grad_enabled(plan.taught):
             overview = self.overview(shard)
+        if plan.taught:
             labels = shard.pictures[0].labels
             assert labels is not None
             cells = cell_loss(self.heads, overview.tokens, [labels])
             total = total + weights.cells * cells.total
             log["v0_acc"] = cells.accuracy
-        past, start = self._read_prefix(shard, decisions[0], overview)
-        # Half of them are short: padding those to the longest would cost as much again.
-        rows = sorted((self.row(shard, e, local=False) for e in decisions), key=lambda row: len(row.ids))
-        for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
-            if not part:
-                continue
-            losses, looks, scores = self._rows_loss(part, past, None, weights.sigma, start)
-            share = len(part) / len(rows)
-            total = total + share * (losses["call"] + losses["number"] + weights.looks * looks)
-            found = {**{name: float(loss.detach()) for name, loss in losses.items()}, "look": float(looks.detach())}
-            for name, value in {**found, **scores}.items():
-                log[f"d_{name}"] = log.get(f"d_{name}", 0.0) + share * value
-        if searches:
-            rows = [self.row(shard, e, local=True) for e in searches]
-            features, cells_total, accuracy = self._zooms(shard, rows)
+        past, start = self._read_prefix(shard, shard.decisions[0], overview)
+        aims = [self._aim_row(shard, episode) for episode in plan.aims]
+        # Half of the decisions are short: padding those to the longest would cost as much again.
+        rows = sorted((self.row(shard, e, local=False) for e in plan.decisions), key=lambda row: len(row.ids))
+        groups: list[tuple[str, list[Row], dict[int, tuple[Tensor, list[Tensor]]] | None]]
+        groups = [("aim", aims, None), ("short", rows[: len(rows) // 2], None), ("long", rows[len(rows) // 2 :], None)]
+        if plan.searches:
+            rows = [self.row(shard, e, local=True) for e in plan.searches]
+            features, cells_total, log["zoom_acc"] = self._zooms(shard, rows)
             total = total + weights.cells * cells_total
-            losses, looks, scores = self._rows_loss(rows, past, features, weights.sigma, start)
-            total = total + losses["call"] + 2.0 * losses["number"] + weights.looks * looks
-            log |= {f"s_{n}": float(loss.detach()) for n, loss in losses.items()} | {"s_look": float(looks.detach())}
-            log |= {f"s_{name}": score for name, score in scores.items()} | {"zoom_acc": accuracy}
+            groups.append(("search", rows, features))
+        for name, part, seen in groups:
+            if part:
+                losses, looks, scores = self._rows_loss(part, past, seen, weights.sigma, start)
+                total = total + losses["call"] + losses["number"] + weights.looks * looks
+                log |= {f"{name}_{key}": value for key, value in {**_floats(losses), **scores}.items()}
+                log[f"{name}_look"] = float(looks.detach())
         return total, log
 
     def _positions(self, shard: Shard, episode: TokenEpisode) -> tuple[NDArray[np.int64], int]:
@@ -147,13 +234,13 @@ class SceneStep:
         if episode.target is None or len(numbers) != 4:
             return
         if episode.answer_view > 0:
-            values = self.numbers.value[torch.from_numpy(row.ids[list(numbers)])].tolist()
+            values = self._values[row.ids[list(numbers)]].tolist()
             row.looked_at.append((numbers, episode.answer_view, (values[0], values[1], values[2], values[3])))
         else:
             row.looked_at.append((numbers, 0, episode.target))
 
     def _number_range(self, ids: NDArray[np.int64], span: tuple[int, int]) -> range:
-        at = [i for i in range(*span) if self.numbers.value[ids[i]] >= 0]
+        at = [i for i in range(*span) if self._values[ids[i]] >= 0]
         return range(at[0], at[-1] + 1, 2) if len(at) == 4 else range(0)
 
     def _add_local(self, row: Row, episode: TokenEpisode) -> None:
@@ -190,8 +277,8 @@ class SceneStep:
         end = int(np.flatnonzero(ids == self.find)[0])
         positions, _ = self._positions(shard, episode)
         places = np.flatnonzero(ids[:end] == self.pad)
-        image_rows = torch.from_numpy(np.stack([np.zeros_like(places), places], axis=1))
-        batch = Batch(torch.from_numpy(ids[None, :end]), positions[:, None, :end], None, image_rows)
+        image_rows = self._tensor(np.stack([np.zeros_like(places), places], axis=1))
+        batch = Batch(self._tensor(ids[None, :end]), positions[:, None, :end], None, image_rows)
         batch.images, batch.deep = overview.tokens[0], [deep[0] for deep in overview.deep]
         return read_text(self.text, batch)[1], int(places[0])
 
@@ -201,7 +288,7 @@ class SceneStep:
         for number in dict.fromkeys(n for row in rows for n in row.pictures):
             groups.setdefault(shard.pictures[number].image.shape, []).append(number)
         found: dict[int, tuple[Tensor, list[Tensor]]] = {}
-        total, accuracy = torch.zeros(()), []
+        total, accuracy = torch.zeros((), device=self.device), []
         for numbers in groups.values():
             features = encode_images(self.visual, np.stack([shard.pictures[n].image for n in numbers]))
             for k, n in enumerate(numbers):
@@ -216,7 +303,7 @@ class SceneStep:
     def _rows_loss(
         self,
         rows: Sequence[Row],
-        past: Past,
+        past: Past | None,
         features: dict[int, tuple[Tensor, list[Tensor]]] | None,
         sigma: float,
         overview_start: int | None,
@@ -225,10 +312,13 @@ class SceneStep:
 
         `overview_start` is where the overview begins in the prefix, None where it is left out.
         """
-        batch = pad_batch([r.ids for r in rows], [r.positions for r in rows], [r.seen for r in rows], past.length)
+        prefix = past.length if past is not None else 0
+        batch = pad_batch(
+            [r.ids for r in rows], [r.positions for r in rows], [r.seen for r in rows], prefix, self.device
+        )
         if features:
             at = [(b, int(i)) for b, row in enumerate(rows) for i in np.flatnonzero(row.ids == self.pad)]
-            batch.image_rows = torch.tensor(at).view(-1, 2)
+            batch.image_rows = torch.tensor(at, device=self.device).view(-1, 2)
             order = [features[n] for row in rows for n in row.pictures]
             if order:
                 batch.images = torch.cat([tokens for tokens, _ in order])
@@ -237,14 +327,14 @@ class SceneStep:
         seen = [(b, i - 1, v, box) for b, row in enumerate(rows) for span, v, box in row.looked_at for i in span]
         looks = None
         if overview_start is not None and seen:
-            looks = Looks(LOOK_LAYERS, LOOK_HEADS, torch.tensor([(b, i) for b, i, _, _ in seen]))
+            looks = Looks(LOOK_LAYERS, LOOK_HEADS, torch.tensor([(b, i) for b, i, _, _ in seen], device=self.device))
         hidden, _ = read_text(self.text, batch, past, looks)
-        where = torch.tensor(spots)
+        where = torch.tensor(spots, device=self.device)
         logits = self.head(hidden[where[:, 0], where[:, 1]])
         targets = batch.ids[where[:, 0], where[:, 1] + 1]
         loss = self.numbers(logits, targets, sigma)
         is_number = self.numbers.value[targets] >= 0
-        zero = torch.zeros(())
+        zero = torch.zeros((), device=self.device)
         parts = {
             "call": loss[~is_number].mean() if bool((~is_number).any()) else zero,
             "number": loss[is_number].mean() if bool(is_number.any()) else zero,
@@ -252,7 +342,7 @@ class SceneStep:
         scores = self._scores(logits.detach(), where, rows)
         if looks is None or overview_start is None:
             return parts, zero, scores
-        return parts, self._look_loss(looks, rows, seen, past.length, overview_start), scores
+        return parts, self._look_loss(looks, rows, seen, prefix, overview_start), scores
 
     def _look_loss(
         self,
@@ -274,30 +364,35 @@ class SceneStep:
                 if side * side != length:
                     continue
                 shape = (side, side)
-            warm = torch.from_numpy(heat(box, *shape))
+            warm = self._tensor(heat(box, *shape))
             for logits in looks.logits:
                 part = logits[number, :, start : start + len(warm)].log_softmax(-1)
                 losses.append(-(part * warm).sum(-1).mean())
-        return torch.stack(losses).mean() if losses else torch.zeros(())
+        return torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
 
     def _scores(self, logits: Tensor, where: Tensor, rows: Sequence[Row]) -> dict[str, float]:
         """Mean IoU of boxes and share of good aims, each number written after the right ones before it."""
-        guess = self.numbers.guess(logits)
+        guess = self.numbers.guess(logits).cpu()
         index = {(int(b), int(i)): n for n, (b, i) in enumerate(where.tolist())}
         ious, aims = [], []
         for b, row in enumerate(rows):
-            for span, view, box in row.looked_at:
+            for span, view, _ in row.looked_at:
                 found = [index.get((b, i - 1)) for i in span]
                 if len(found) != 4 or None in found:
                     continue
                 said = [int(guess[n]) for n in found if n is not None]
-                true = [int(self.numbers.value[row.ids[i]]) for i in span]
+                true = [int(self._values[row.ids[i]]) for i in span]
                 ious.append(_iou(said, true))
                 if view == 0:
-                    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-                    aims.append(said[0] <= x <= said[2] and said[1] <= y <= said[3])
+                    # The far corner follows from the near one, so the near one tells whether the object will be seen.
+                    off = max(abs(said[0] - true[0]), abs(said[1] - true[1]))
+                    aims.append(off <= AIM_SHARE * (true[2] - true[0]))
         scores = {"iou": float(np.mean(ious))} if ious else {}
         return scores | ({"aim": float(np.mean(aims))} if aims else {})
+
+
+def _floats(losses: dict[str, Tensor]) -> dict[str, float]:
+    return {name: float(loss.detach()) for name, loss in losses.items()}
 
 
 def _grid(picture: Picture) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wayfix_train.data.shards import Shard, load_shard
 from wayfix_train.nano.losses import CellHeads
 from wayfix_train.nano.model import new_model
-from wayfix_train.nano.scene_step import SceneStep, Weights
+from wayfix_train.nano.scene_step import Plan, SceneStep, Weights
 from wayfix_train.nano.tokenizer import make_nano_tokenizer
 
 Phase = Literal["vision", "text", "joint"]
@@ -40,16 +40,20 @@ class PhaseConfig(BaseModel):
     """The rate at the end, as a share."""
     warmup: int = 60
     zooms: int = 8
-    """Pictures a step, in `vision`."""
+    """Zooms a step: in `vision` with their dense loss alone, in `joint` with sentences about each."""
+    scene_every: int = Field(default=1, gt=0)
+    """In `joint`, the overview and what stands behind it are read every so many steps."""
     overview_every: int = Field(default=3, gt=0)
-    """In `vision`, an overview every so many steps; in `joint`, it is taught so often and only read between."""
+    """An overview is encoded with its dense loss every so many times; in `joint` it is only read between."""
+    aims: int = 12
     decisions: int = 12
     searches: int = 4
     sigma_start: float = 8.0
     sigma_end: float = 3.0
     cells: float = 0.3
     looks: float = 0.5
-    frozen_vision: bool = False
+    vision_rate: float = Field(default=1.0, ge=0, le=1)
+    """The vision encoder's share of the learning rate; 0 freezes it."""
 
 
 class ShardPool:
@@ -82,23 +86,26 @@ class State:
 class Trainer:
     """Runs one phase. Under torchrun, each process takes scenes of its own and gradients are averaged."""
 
-    def __init__(self, config: PhaseConfig, pool: ShardPool, folder: Path, seed: int, start: Path | None) -> None:
+    def __init__(
+        self, config: PhaseConfig, pool: ShardPool, folder: Path, seed: int, start: Path | None, device: str = "cpu"
+    ) -> None:
         self.config, self.pool, self.folder = config, pool, folder
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         tokenizer = make_nano_tokenizer()
         model = new_model(tokenizer, seed)
-        heads = CellHeads(model.config.text_config.hidden_size)
+        model = model.to(device)
+        heads = CellHeads(model.config.text_config.hidden_size).to(device)
         if start is not None:
-            saved = torch.load(start, weights_only=False)
+            saved = torch.load(start, weights_only=False, map_location=device)
             model.load_state_dict(saved["model"])
             heads.load_state_dict(saved["heads"])
-        if config.frozen_vision:
+        if config.vision_rate == 0:
             model.model.visual.requires_grad_(False)
         self.state = State(model, heads, _optimizer(model, heads, config), np.random.default_rng([seed, self.rank]))
         self.scene_step = SceneStep(model, heads, tokenizer)
         latest = folder / f"latest-{self.rank}.pt"
         if latest.exists():
-            self._restore(torch.load(latest, weights_only=False))
+            self._restore(torch.load(latest, weights_only=False, map_location=device))
 
     def run(self, say: Say, every: int = 20, save_every: int = 100) -> None:
         """Train to the end of the phase."""
@@ -107,7 +114,7 @@ class Trainer:
         state = self.state
         while state.step < self.config.steps:
             for group in state.optimizer.param_groups:
-                group["lr"] = self.config.learning_rate * self._rate()
+                group["lr"] = self.config.learning_rate * self._rate() * group["share"]
             loss, log = self._loss()
             loss.backward()
             self._average_gradients()
@@ -149,14 +156,21 @@ class Trainer:
                 loss, log = loss + more, log | {f"v0_{k}": v for k, v in seen.items()}
             return loss, log
         weights = Weights(config.cells, config.looks, sigma)
-        overview = None
-        if config.frozen_vision or self.state.step % config.overview_every:
-            with torch.no_grad():
-                overview = self.scene_step.overview(shard)
-        decisions = _some(shard.decisions, config.decisions, rng)
-        return self.scene_step.joint_loss(
-            shard, decisions, _some(shard.searches, config.searches, rng), weights, overview
+        loss, log = torch.zeros((), device=self.scene_step.device), {}
+        if config.zooms:
+            zooms = _some([e for e in shard.searches if e.local], config.zooms, rng)
+            loss, log = self.scene_step.crops_loss(shard, zooms, weights)
+        if self.state.step % config.scene_every:
+            return loss, log
+        aims = [e for e in shard.decisions if self.scene_step.is_aim(e)]
+        plan = Plan(
+            _some(aims, config.aims, rng),
+            _some(shard.decisions, config.decisions, rng),
+            _some(shard.searches, config.searches, rng),
+            self.state.step % (config.scene_every * config.overview_every) == 0 and config.vision_rate > 0,
         )
+        more, seen = self.scene_step.scene_loss(shard, plan, weights)
+        return loss + more, log | seen
 
     def _rate(self) -> float:
         done, config = self.state.step / self.config.steps, self.config
@@ -204,11 +218,16 @@ def _trained(state: State) -> list[torch.nn.Parameter]:
 
 
 def _optimizer(model: Any, heads: CellHeads, config: PhaseConfig) -> torch.optim.AdamW:
-    trained = [p for module in (model, heads) for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.05},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+    groups = []
+    visual = model.model.visual
+    seen = {id(p) for p in visual.parameters()}
+    rest = [p for module in (model, heads) for p in module.parameters() if id(p) not in seen]
+    for parameters, share in ((list(visual.parameters()), config.vision_rate), (rest, 1.0)):
+        trained = [p for p in parameters if p.requires_grad]
+        groups += [
+            {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.05, "share": share},
+            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0, "share": share},
+        ]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.97))
 
 

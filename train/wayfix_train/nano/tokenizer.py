@@ -77,6 +77,8 @@ def make_nano_tokenizer() -> Tokenizer:
     tokenizer.add_special_tokens([_added(token, special=True) for token in SPECIAL_TOKENS])
     tokenizer.add_tokens([_added(token) for token in (*TAGS, *_fixed_texts())])
     tokenizer.add_tokens([_added(word, single_word=True) for word in words()])
+    # With the space before it a word is still one token; names, which may begin like a word, begin with a capital.
+    tokenizer.add_tokens([_added(f" {word}") for word in words() if word.islower() and word.isalpha()])
     tokenizer.add_tokens([_added(str(number)) for number in range(10, UNIT_MAX + 1)])
     return tokenizer
 
