@@ -46,7 +46,7 @@ def add_policy_options(parser: Any, names: Sequence[str]) -> None:
 
 @contextmanager
 def open_policy(options: argparse.Namespace) -> Iterator[tuple[Policy, str]]:
-    """The baseline, nano, an engine or the remote policy, and what a report says of it beside its name. Raises InvalidOption.
+    """The chosen policy, and what a report says of it beside its name. Raises InvalidOption.
 
     Leaving the context ends a remote policy's thread and connections.
     """

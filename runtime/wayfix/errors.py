@@ -370,3 +370,15 @@ class EngineNotBuilt(ExportError):
     """TensorRT could not read a graph or build it."""
 
     code = "engine_not_built"
+
+
+class TrainingError(WayfixError):
+    """Root of what can stop training."""
+
+    code = "training_error"
+
+
+class RewardNotFinite(TrainingError):
+    """A trajectory's reward is not a number."""
+
+    code = "reward_not_finite"

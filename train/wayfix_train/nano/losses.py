@@ -22,7 +22,7 @@ MAX_BOX_CELLS = 12.0
 
 
 class CellHeads(nn.Module):
-    """Reads from each image token what stands in its cells; in training only."""
+    """Reads what a state should hold: of an image token, what stands in its cells; in training only."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -30,6 +30,8 @@ class CellHeads(nn.Module):
         self.main = nn.Linear(hidden, CELLS * (len(CLASSES) + 1))
         self.box = nn.Linear(hidden, CELLS * 4)
         self.place = nn.Linear(hidden, 2)
+        self.corners = nn.Linear(hidden, 4)
+        """Reads the whole box from the state before each of its numbers."""
         nn.init.constant_(self.present.bias, -4.0)
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from wayfix.agent.protocol import format_answer
-from wayfix.geo.boxes import UnitBox
+from wayfix.geo.boxes import UNIT_MAX, UnitBox
 from wayfix.policy.engine.positions import token_positions
 from wayfix_train.data.shards import Picture, Shard, TokenEpisode
 from wayfix_train.nano.layout import MERGE, PATCH
@@ -23,6 +23,8 @@ from wayfix_train.nano.tokenizer import number_tokens
 
 LOOK_LAYERS = (2, 3)
 LOOK_HEADS = 2
+CORNERS = 5.0
+"""Weight of the distance of corners, in views."""
 AIM_SHARE = 0.38
 """An aim off by at most this share of its window still shows the object."""
 
@@ -113,7 +115,7 @@ class SceneStep:
         rows = [self._crop_row(shard, episode) for episode in searches]
         features, cells, accuracy = self._zooms(shard, rows)
         losses, looks, scores = self._rows_loss(rows, None, features, weights.sigma, 0)
-        total = weights.cells * cells + 0.2 * losses["call"] + losses["number"] + weights.looks * looks
+        total = weights.cells * cells + 0.2 * losses["call"] + _taught(losses) + weights.looks * looks
         found = {"acc": accuracy, **_floats(losses), "look": float(looks.detach()), **scores}
         return total, {f"crop_{name}": value for name, value in found.items()}
 
@@ -206,7 +208,7 @@ class SceneStep:
         for name, part, seen in groups:
             if part:
                 losses, looks, scores = self._rows_loss(part, past, seen, weights.sigma, start)
-                total = total + losses["call"] + losses["number"] + weights.looks * looks
+                total = total + losses["call"] + _taught(losses) + weights.looks * looks
                 log |= {f"{name}_{key}": value for key, value in {**_floats(losses), **scores}.items()}
                 log[f"{name}_look"] = float(looks.detach())
         return total, log
@@ -339,10 +341,21 @@ class SceneStep:
             "call": loss[~is_number].mean() if bool((~is_number).any()) else zero,
             "number": loss[is_number].mean() if bool(is_number.any()) else zero,
         }
+        parts["corners"] = self._corners_loss(hidden, rows)
         scores = self._scores(logits.detach(), where, rows)
         if looks is None or overview_start is None:
             return parts, zero, scores
         return parts, self._look_loss(looks, rows, seen, prefix, overview_start), scores
+
+    def _corners_loss(self, hidden: Tensor, rows: Sequence[Row]) -> Tensor:
+        """Mean distance of all four numbers, in views, read before each: it brings the place to where it is said."""
+        spots = [(b, i - 1) for b, row in enumerate(rows) for span, _, _ in row.looked_at for i in span]
+        if not spots:
+            return torch.zeros((), device=self.device)
+        boxes = [self._values[row.ids[list(span)]] for row in rows for span, _, _ in row.looked_at for _ in span]
+        at = torch.tensor(spots, device=self.device)
+        said = self.heads.corners(hidden[at[:, 0], at[:, 1]])
+        return (said - self._tensor(np.stack(boxes).astype(np.float32) / UNIT_MAX)).abs().mean()
 
     def _look_loss(
         self,
@@ -389,6 +402,10 @@ class SceneStep:
                     aims.append(off <= AIM_SHARE * (true[2] - true[0]))
         scores = {"iou": float(np.mean(ious))} if ious else {}
         return scores | ({"aim": float(np.mean(aims))} if aims else {})
+
+
+def _taught(losses: dict[str, Tensor]) -> Tensor:
+    return losses["number"] + CORNERS * losses["corners"]
 
 
 def _floats(losses: dict[str, Tensor]) -> dict[str, float]:
