@@ -1,13 +1,15 @@
-"""`wayfix train ...`: the search policy's warm start."""
+"""`wayfix train ...`: the search policy's warm start, and its training by reward."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from wayfix.errors import InvalidOption
 from wayfix.exit_codes import EXIT_FOUND
 
 
@@ -30,6 +32,56 @@ def add_train(commands: Any) -> None:
     sft.add_argument("--print-config", action="store_true", help="print the whole configuration and end")
     sft.add_argument("--json", action="store_true", help="print one JSON line a report")
     sft.set_defaults(run=_sft)
+    grpo = kinds.add_parser(
+        "grpo",
+        help="train a checkpoint by the reward of its own searches",
+        description="Plays groups of searches in cities and strengthens those that did better than their group (GRPO, "
+        "on TRL). Stopped at any time, it goes on from its last save when run again with the same --out.",
+        epilog="docs/training.md tells what is logged and how rewards are made up",
+    )
+    grpo.add_argument("checkpoint", type=Path, nargs="?", help="folder of a Hugging Face checkpoint to start from")
+    grpo.add_argument("--config", default="nano", metavar="NAME", help="a name or a JSON file (default: %(default)s)")
+    grpo.add_argument("--out", type=Path, default=Path("train-grpo"), metavar="DIR", help="(default: %(default)s)")
+    grpo.add_argument("--data", type=Path, metavar="DIR", help="where cities are kept (default: OUT/data)")
+    grpo.add_argument("--plot", action="store_true", help="draw the curves of the run in --out, and end")
+    grpo.add_argument("--print-config", action="store_true", help="print the whole configuration and end")
+    grpo.add_argument("--json", action="store_true", help="print one JSON line a report")
+    grpo.set_defaults(run=_grpo)
+
+
+def _grpo(options: argparse.Namespace) -> int:
+    from wayfix_train.grpo_config import load_grpo_config
+
+    config = load_grpo_config(options.config)
+    if options.print_config:
+        print(config.model_dump_json(indent=2))
+        return EXIT_FOUND
+    if options.plot:
+        from wayfix_train.curves import draw_curves
+
+        print(f"curves: {draw_curves(options.out)}")
+        return EXIT_FOUND
+    if options.checkpoint is None:
+        raise InvalidOption("which checkpoint? wayfix train grpo CHECKPOINT --out DIR")
+    from wayfix_train.data.tasks import make_tasks
+    from wayfix_train.grpo import run_grpo
+
+    data = options.data or options.out / "data"
+    tasks = make_tasks(data, range(config.first_seed, config.first_seed + config.cities), "train", config.queries)
+    held_out = make_tasks(data, range(1, 3), "val", config.validate_queries // 2)
+    trained = run_grpo(config, options.checkpoint, tasks, held_out, options.out, _reporter(options.json))
+    print(json.dumps({"checkpoint": str(trained)}) if options.json else f"checkpoint: {trained}")
+    return EXIT_FOUND
+
+
+def _reporter(as_json: bool) -> Callable[[dict[str, Any]], None]:
+    def say(report: dict[str, Any]) -> None:
+        if as_json:
+            print(json.dumps(report), flush=True)
+        else:
+            print("  ".join(f"{name} {value}" for name, value in report.items()), file=sys.stderr, flush=True)
+
+    return say
 
 
 def _sft(options: argparse.Namespace) -> int:
@@ -40,12 +92,6 @@ def _sft(options: argparse.Namespace) -> int:
         return EXIT_FOUND
     config = load_config(options.config)
 
-    def say(report: dict[str, Any]) -> None:
-        if options.json:
-            print(json.dumps(report), flush=True)
-        else:
-            print("  ".join(f"{name} {value}" for name, value in report.items()), file=sys.stderr, flush=True)
-
-    checkpoint = run_sft(config, options.out, options.data or options.out / "data", say)
+    checkpoint = run_sft(config, options.out, options.data or options.out / "data", _reporter(options.json))
     print(json.dumps({"checkpoint": str(checkpoint)}) if options.json else f"checkpoint: {checkpoint}")
     return EXIT_FOUND

@@ -382,3 +382,9 @@ class RewardNotFinite(TrainingError):
     """A trajectory's reward is not a number."""
 
     code = "reward_not_finite"
+
+
+class CheckpointNotSaved(TrainingError):
+    """A checkpoint could not be written; those before it are whole."""
+
+    code = "checkpoint_not_saved"

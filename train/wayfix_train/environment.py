@@ -1,4 +1,4 @@
-"""The search as an environment: the runtime's own episode and tools, one text in, one prompt out, a reward at the end."""
+"""The search as an environment: the runtime's own episode and tools, text in, prompts out, a reward at the end."""
 
 from __future__ import annotations
 
