@@ -25,6 +25,7 @@ from wayfix.scene.scene import Scene
 from wayfix.synth.city import CityConfig, build_city
 from wayfix.synth.write import write_city
 from wayfix.views.view import ImageSizes
+from wayfix_train.curves import draw_curves
 from wayfix_train.environment import SearchEnvironment, Task
 from wayfix_train.grpo import open_player, run_grpo
 from wayfix_train.grpo_config import GrpoConfig, load_grpo_config
@@ -105,6 +106,7 @@ def test_it_learns_from_real_gradients_and_leaves_vision_alone(
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert any("language_model" in name for name in changed)
     assert not any("visual" in name for name in changed)
+    assert draw_curves(tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("scripted")
