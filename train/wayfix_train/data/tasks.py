@@ -14,7 +14,7 @@ from wayfix_train.environment import Task
 
 
 def make_tasks(folder: Path, seeds: Sequence[int], split: str, count: int) -> list[Task]:
-    """Up to `count` tasks a city; cities are made where they are not there yet. Other data sets are lists of Task too."""
+    """Up to `count` tasks a city, which is made where it is not there yet. Other data sets are lists of Task too."""
     tasks = []
     for seed in seeds:
         path = folder / f"city-{split}-{seed}-{count}"
