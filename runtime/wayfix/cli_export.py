@@ -60,7 +60,7 @@ def add_export(commands: Any) -> None:
 
 
 def add_engine(commands: Any) -> None:
-    """The commands `wayfix engine info|check`."""
+    """The commands `wayfix engine info|check|calibrate`."""
     engine = commands.add_parser("engine", help="describe and check engine folders")
     engine.set_defaults(help_of=engine)
     actions = engine.add_subparsers(title="actions", metavar="ACTION")
@@ -68,10 +68,27 @@ def add_engine(commands: Any) -> None:
         "info", help="where an engine came from, its precision, and its parity with its checkpoint"
     )
     check = actions.add_parser("check", help="compare every file of an engine with its checksum")
+    add_engine_calibrate(actions)
     for action, run in ((info, _engine_info), (check, _engine_check)):
         action.add_argument("engine", type=Path, help="engine folder")
         action.add_argument("--json", action="store_true", help="print JSON")
         action.set_defaults(run=run)
+
+
+def add_engine_calibrate(actions: Any) -> None:
+    """The command `wayfix engine calibrate`."""
+    fit = actions.add_parser(
+        "calibrate",
+        help="make confidence the probability of a right answer",
+        description="Searches cities of the validation split, fits a curve from how sure the model was of its tokens "
+        "to how often it was right, and writes it into engine.json. Half of the cities judge what the other half gave.",
+    )
+    fit.add_argument("engine", type=Path, help="engine folder")
+    fit.add_argument("--n", type=int, default=500, metavar="N", help="queries (default: %(default)s)")
+    fit.add_argument("--seed", type=int, default=2001, metavar="N", help="first city (default: %(default)s)")
+    fit.add_argument("--data", type=Path, metavar="DIR", help="where the cities are kept between runs")
+    fit.add_argument("--json", action="store_true", help="print JSON")
+    fit.set_defaults(run=_engine_calibrate)
 
 
 def add_bench_engine(names: Any) -> None:
@@ -144,6 +161,23 @@ def _engine_check(options: argparse.Namespace) -> int:
         print(json.dumps({"ok": True, "files": sorted(manifest.files)}))
     else:
         print(f"{options.engine}: {len(manifest.files)} files are as they were written")
+    return EXIT_FOUND
+
+
+def _engine_calibrate(options: argparse.Namespace) -> int:
+    from wayfix.evaluation.calibrate import calibrate_engine
+
+    found = calibrate_engine(
+        options.engine, _positive(options.n, "--n"), options.seed, data=options.data, quiet=options.json
+    )
+    if options.json:
+        print(json.dumps(found))
+        return EXIT_FOUND
+    print(
+        f"{options.engine}: confidence fitted to {found['answers']} answers, {100 * found['right']:.1f} % of them right"
+    )
+    before, after = found["error_before"], found["error_after"]
+    print(f"  expected calibration error on cities it was not fitted to: {after:.3f}, before {before:.3f}")
     return EXIT_FOUND
 
 

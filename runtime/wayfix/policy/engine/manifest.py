@@ -98,6 +98,23 @@ class Precisions(_Entry):
     decoder: Precision
 
 
+class Logistic(_Entry):
+    """1 / (1 + exp(-(intercept + slope * x)))."""
+
+    intercept: float
+    slope: float
+
+
+class ConfidenceModel(_Entry):
+    """How sure tokens become the probability of a right answer; x is the mean log-probability of an answer's tokens."""
+
+    box: Logistic
+    not_found: Logistic
+    suite: str
+    """What it was fitted on."""
+    answers: int = Field(gt=0)
+
+
 class Hardware(_Entry):
     """Where built engines run: nothing else may load them."""
 
@@ -128,6 +145,8 @@ class EngineManifest(_Entry):
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: Hardware | None = None
     """Null where the graphs run anywhere."""
+    confidence: ConfidenceModel | None = None
+    """Null where it was never fitted: confidence is then the tokens' own."""
     created: str
     files: dict[str, FileEntry]
 

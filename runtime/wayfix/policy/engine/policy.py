@@ -15,6 +15,7 @@ from wayfix.agent.deadline import Deadline
 from wayfix.agent.messages import Message, Prompt
 from wayfix.policy.engine.cache import SequenceCache
 from wayfix.policy.engine.chat import TokenPrompt
+from wayfix.policy.engine.confidence import calibrated as calibrated_confidence
 from wayfix.policy.engine.engine import Engine, EngineConfig
 from wayfix.policy.engine.grammar import ActionGrammar, ActionMatcher
 from wayfix.policy.engine.graphs import Watch
@@ -28,6 +29,7 @@ _ANSWER_STEPS = 28
 
 _OTHER_QUERY = "?"
 _ANSWER = "<answer>"
+_NOT_FOUND = '{"not_found"'
 
 _SPARE_TOKENS = 512
 """Room for a turn's own tokens when memory is reserved for its prompt."""
@@ -53,14 +55,19 @@ class EnginePolicy:
         sampling: SamplingConfig | None = None,
         *,
         max_thought_tokens: int = 64,
+        calibrated: bool = True,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Raises an EngineError that says what is wrong with the folder or this machine."""
+        """Raises an EngineError that says what is wrong with the folder or this machine.
+
+        With `calibrated` False confidence is the tokens' own also where the engine holds a fitted model.
+        """
         self.name = "engine"
         self.engine = Engine(folder, config, progress)
         sizes, tokens = self.engine.manifest.sizes, self.engine.manifest.tokens
         self.sizes = ImageSizes(sizes.overview, sizes.zoom, sizes.oblique)
         self.sampling = sampling or SamplingConfig()
+        self._confidence = self.engine.manifest.confidence if calibrated else None
         vocabulary = self.engine.manifest.text.vocabulary
         self._grammar = ActionGrammar(self.engine.tokenizer_json, tokens.end, vocabulary, max_thought_tokens)
         self.cache = SequenceCache(self.engine.new_sequence, self.engine.config.cache_bytes)
@@ -78,7 +85,7 @@ class EnginePolicy:
         """The next turn's text, a piece for every token or run of forced ones.
 
         Where the time left is what an answer takes, the thought is cut short and the answer given. The last piece of an
-        answer has its confidence: the geometric mean of the probabilities that the model, unmasked, gave its tokens.
+        answer has its confidence, made from the probabilities that the model, unmasked, gave its tokens.
         """
         tokens = self.engine.chat.tokens(prompt)
         with Watch(deadline).watching() as watch, self.cache.use(episode_id, tokens.identity) as sequence:
@@ -91,7 +98,7 @@ class EnginePolicy:
                 if deadline.remaining() < self.answer_reserve():
                     matcher.force_answer()
                 log_probs, logits = self._advance(sequence, matcher, logits, turn, watch)
-                yield _chunk(matcher, log_probs, turn, len(tokens.ids))
+                yield self._chunk(matcher, log_probs, turn, len(tokens.ids))
 
     def forget(self, episode_id: str) -> None:
         """The episode has ended: its keys and values go."""
@@ -139,14 +146,14 @@ class EnginePolicy:
 
         Returns the log-probability of a chosen token, before any masking, and the logits of what comes next.
         """
-        answering = _ANSWER in matcher.text
         forced = matcher.forced()
         tokens = forced or [choose(logits, matcher.allowed(), self.sampling, turn.rng)]
         for token in tokens:
             matcher.advance(token)
         turn.tokens += len(tokens)
         log_probs = () if forced else (log_probability(logits, tokens[0]),)
-        if answering:
+        # The token that begins an answer counts as well: it is the choice between a box and "not found".
+        if _ANSWER in matcher.text:
             turn.answer_log_probs += log_probs
         if matcher.done:
             return log_probs, logits
@@ -154,11 +161,13 @@ class EnginePolicy:
             return log_probs, self.engine.step(sequence, tokens[0], watch)
         return log_probs, self.engine.steps(sequence, tokens, watch)
 
-
-def _chunk(matcher: ActionMatcher, log_probs: tuple[float, ...], turn: _Turn, prompt_tokens: int) -> Chunk:
-    """What was written since the last chunk; the last of a turn has the counts, and an answer's confidence."""
-    text, turn.text = matcher.text[len(turn.text) :], matcher.text
-    if not matcher.done:
-        return Chunk(text, log_probs=log_probs)
-    confidence = math.exp(sum(turn.answer_log_probs) / len(turn.answer_log_probs)) if turn.answer_log_probs else None
-    return Chunk(text, confidence, (), prompt_tokens, turn.tokens, log_probs)
+    def _chunk(self, matcher: ActionMatcher, log_probs: tuple[float, ...], turn: _Turn, prompt_tokens: int) -> Chunk:
+        """What was written since the last chunk; the last of a turn has the counts, and an answer's confidence."""
+        text, turn.text = matcher.text[len(turn.text) :], matcher.text
+        if not matcher.done:
+            return Chunk(text, log_probs=log_probs)
+        confidence = None
+        if turn.answer_log_probs:
+            raw = math.exp(sum(turn.answer_log_probs) / len(turn.answer_log_probs))
+            confidence = calibrated_confidence(raw, _NOT_FOUND in matcher.text, self._confidence)
+        return Chunk(text, confidence, (), prompt_tokens, turn.tokens, log_probs)
