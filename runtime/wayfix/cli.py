@@ -100,7 +100,7 @@ def _add_ground(commands: Any) -> None:
     ground.add_argument("--json", action="store_true", help="print one GeoJSON Feature instead of text")
     ground.add_argument("--show", type=Path, metavar="PNG", help="draw every view and the answer into a picture")
     ground.add_argument("--trace", type=Path, metavar="JSON", help="write every turn, to replay or study it")
-    add_policy_options(ground, ("baseline", "nano", "engine", "remote"))
+    add_policy_options(ground, ("baseline", "engine", "remote"))
     ground.set_defaults(run=_ground)
 
 

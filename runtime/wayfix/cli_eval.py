@@ -75,7 +75,7 @@ def add_eval(commands: Any) -> None:
     )
     parser.add_argument("--traces", type=Path, metavar="DIR", help="write a trace per query, to replay or study")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    add_policy_options(parser, (*_LOCAL_POLICIES, "nano", "engine", "remote"))
+    add_policy_options(parser, (*_LOCAL_POLICIES, "engine", "remote"))
     parser.set_defaults(run=_eval)
     actions = parser.add_subparsers(title="actions", metavar="")
     compared = actions.add_parser("compare", help="paired differences between two runs on the same queries")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wayfix.errors import InvalidOption
-from wayfix.nano import NANO_ENGINE
 
 if TYPE_CHECKING:
     from wayfix.policy.interface import Policy
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
 def add_policy_options(parser: Any, names: Sequence[str]) -> None:
     """`--policy` with these choices, and what a remote one needs."""
     parser.add_argument("--policy", default="baseline", choices=names, help="who searches (default: %(default)s)")
-    engine = parser.add_argument_group(
-        "nano and engine policies",
-        "the small model that comes with Wayfix (docs/nano.md), or one exported with `wayfix export` (docs/export.md)",
-    )
+    engine = parser.add_argument_group("engine policy", "a model exported with `wayfix export` (docs/export.md)")
     engine.add_argument("--engine", type=Path, metavar="DIR", help="engine folder")
     engine.add_argument(
         "--providers", default="CPU", metavar="A,B", help="onnxruntime's providers in order (default: %(default)s)"
@@ -56,7 +52,7 @@ def open_policy(options: argparse.Namespace) -> Iterator[tuple[Policy, str]]:
         raise InvalidOption(f"--endpoint and --model belong to --policy remote, not to {options.policy}")
     if options.policy != "engine" and options.engine:
         raise InvalidOption(f"--engine belongs to --policy engine, not to {options.policy}")
-    if options.policy in ("nano", "engine"):
+    if options.policy == "engine":
         yield _engine_policy(options)
         return
     if options.policy != "remote":
@@ -80,14 +76,13 @@ def _engine_policy(options: argparse.Namespace) -> tuple[Policy, str]:
     from wayfix.policy.engine.policy import EnginePolicy
     from wayfix.policy.engine.sampling import SamplingConfig
 
-    folder = NANO_ENGINE if options.policy == "nano" else options.engine
-    if folder is None:
+    if options.engine is None:
         raise InvalidOption("--policy engine needs --engine DIR, a folder made by: wayfix export CHECKPOINT --out DIR")
     try:
         config = EngineConfig(providers=tuple(options.providers.split(",")), threads=options.threads)
         sampling = SamplingConfig(temperature=options.temperature, seed=options.seed_tokens)
     except ValidationError as error:
         raise InvalidOption("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())) from error
-    policy = EnginePolicy(folder, config, sampling)
+    policy = EnginePolicy(options.engine, config, sampling)
     source, precision = policy.engine.manifest.source, policy.engine.manifest.precision
     return policy, f"{source.name} ({source.sha256[:12]}), decoder {precision.decoder}, vision {precision.vision}"
