@@ -29,6 +29,7 @@ def add_train(commands: Any) -> None:
     sft.add_argument("--config", default="nano", metavar="NAME", help="a name or a JSON file (default: %(default)s)")
     sft.add_argument("--out", type=Path, default=Path("train-sft"), metavar="DIR", help="(default: %(default)s)")
     sft.add_argument("--data", type=Path, metavar="DIR", help="where cities are kept (default: OUT/data)")
+    sft.add_argument("--start", type=Path, metavar="FILE", help="weights.safetensors of a phase, to begin with")
     sft.add_argument("--print-config", action="store_true", help="print the whole configuration and end")
     sft.add_argument("--json", action="store_true", help="print one JSON line a report")
     sft.set_defaults(run=_sft)
@@ -92,6 +93,8 @@ def _sft(options: argparse.Namespace) -> int:
         return EXIT_FOUND
     config = load_config(options.config)
 
-    checkpoint = run_sft(config, options.out, options.data or options.out / "data", _reporter(options.json))
+    checkpoint = run_sft(
+        config, options.out, options.data or options.out / "data", _reporter(options.json), start=options.start
+    )
     print(json.dumps({"checkpoint": str(checkpoint)}) if options.json else f"checkpoint: {checkpoint}")
     return EXIT_FOUND

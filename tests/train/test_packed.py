@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 
 import torch
 
+from wayfix.errors import InvalidOption
 from wayfix.policy.engine.images import make_patches
 from wayfix.policy.engine.positions import token_positions
 from wayfix_train.nano.layout import IMAGE_SPEC, MERGE, PATCH
@@ -22,7 +23,7 @@ from wayfix_train.nano.losses import CellHeads, NumberLoss, heat
 from wayfix_train.nano.model import new_model
 from wayfix_train.nano.packed import Batch, encode_images, pad_batch, read_text
 from wayfix_train.nano.scene_step import Plan, SceneStep, Weights
-from wayfix_train.nano.sft import PhaseConfig, ShardPool, Trainer
+from wayfix_train.nano.sft import PhaseConfig, ShardPool, Trainer, load_weights, save_weights
 from wayfix_train.nano.tokenizer import make_nano_tokenizer, number_tokens
 
 if TYPE_CHECKING:
@@ -116,6 +117,17 @@ def test_gradients_reach_every_part(shard: Shard) -> None:
     assert not without
     assert {"long_call", "long_number", "search_number", "zoom_acc", "v0_acc"} <= set(log)
     assert {"crop_number", "crop_iou"} <= set(crops)
+
+
+def test_weights_are_handed_on(tmp_path: Path) -> None:
+    model, heads = new_model(TOKENIZER, seed=1), CellHeads(192)
+    save_weights(tmp_path / "w.safetensors", model, heads)
+    other, other_heads = new_model(TOKENIZER, seed=2), CellHeads(192)
+    load_weights(tmp_path / "w.safetensors", other, other_heads)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(heads.parameters(), other_heads.parameters(), strict=True))
+    with pytest.raises(InvalidOption, match="another model"):
+        load_weights(tmp_path / "w.safetensors", other, CellHeads(64))
 
 
 def test_a_killed_phase_goes_on_to_the_same_weights(shard: Shard, tmp_path: Path) -> None:

@@ -86,11 +86,11 @@ def encode_images(visual: Any, images: NDArray[np.uint8]) -> Features:
     proj = visual.patch_embed.proj
     hidden = functional.linear(patches, proj.weight.sum(dim=2).flatten(1), proj.bias)
     where = vision_positions(rows, columns, visual.num_grid_per_side, MERGE)
-    table = visual.pos_embed(torch.from_numpy(where.indices).to(device))
-    hidden = hidden + (table * torch.from_numpy(where.weights).to(device)[:, :, None]).sum(1)
+    table = visual.pos_embed(torch.tensor(where.indices, device=device))
+    hidden = hidden + (table * torch.tensor(where.weights, device=device)[:, :, None]).sum(1)
     head_dim = visual.config.hidden_size // visual.config.num_heads
     turns = vision_rotary(rows, columns, MERGE, head_dim, 10_000.0)
-    cos, sin = (torch.from_numpy(a).to(device).repeat(1, 2) for a in turns)
+    cos, sin = (torch.tensor(a, device=device).repeat(1, 2) for a in turns)
     deep = []
     for number, block in enumerate(visual.blocks):
         hidden = hidden + _vision_attention(block.attn, block.norm1(hidden), cos, sin)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from wayfix.errors import InvalidOption
 from wayfix_train.data.shards import ShardConfig, stream_shards
 from wayfix_train.nano.model import save_model
-from wayfix_train.nano.sft import PhaseConfig, Say, ShardPool, Trainer, append_json
+from wayfix_train.nano.sft import PhaseConfig, Say, ShardPool, Trainer, append_json, save_weights
 from wayfix_train.nano.tokenizer import make_nano_tokenizer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -65,8 +65,11 @@ def load_config(name_or_path: str) -> SftConfig:
         raise InvalidOption(f"{path.name}: {where}: {first['msg']}; see `wayfix train sft --print-config`") from error
 
 
-def run_sft(config: SftConfig, out: Path, data: Path, say: Say | None = None) -> Path:
-    """Train, or go on training, in `out`; the folder of the finished checkpoint. Cities are kept in `data`."""
+def run_sft(config: SftConfig, out: Path, data: Path, say: Say | None = None, *, start: Path | None = None) -> Path:
+    """Train, or go on training, in `out`; the folder of the finished checkpoint. Cities are kept in `data`.
+
+    `start` is a file of `save_weights` to begin with in place of random weights.
+    """
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.set_num_threads(config.threads)
     if world > 1 and not dist.is_initialized():
@@ -81,7 +84,6 @@ def run_sft(config: SftConfig, out: Path, data: Path, say: Say | None = None) ->
         maker.start()
     try:
         _wait_for_cities(config, data, maker)
-        start: Path | None = None
         for number, (name, phase) in enumerate(config.phases.items()):
             folder = out / f"{number}-{name}"
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +96,11 @@ def run_sft(config: SftConfig, out: Path, data: Path, say: Say | None = None) ->
                     say({"phase": name, **line})
 
             trainer.run(report)
-            start = folder / "latest-0.pt"
+            start = folder / "weights.safetensors"
+            if rank == 0 and not start.exists():
+                save_weights(start, trainer.state.model, trainer.state.heads)
+            if world > 1:
+                dist.barrier()
         checkpoint = out / "checkpoint"
         if rank == 0:
             phases = ", ".join(f"{name} {phase.steps}" for name, phase in config.phases.items())

@@ -15,12 +15,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field
+from safetensors.torch import load_file, save_file
 
+from wayfix.errors import InvalidOption
 from wayfix_train.data.shards import Shard, load_shard
 from wayfix_train.nano.losses import CellHeads
 from wayfix_train.nano.model import new_model
 from wayfix_train.nano.scene_step import Plan, SceneStep, Weights
 from wayfix_train.nano.tokenizer import make_nano_tokenizer
+
+_TIED, _EMBEDDING = "lm_head.weight", "model.language_model.embed_tokens.weight"
 
 Phase = Literal["vision", "text", "joint"]
 Say = Callable[[dict[str, Any]], None]
@@ -96,9 +100,7 @@ class Trainer:
         model = model.to(device)
         heads = CellHeads(model.config.text_config.hidden_size).to(device)
         if start is not None:
-            saved = torch.load(start, weights_only=False, map_location=device)
-            model.load_state_dict(saved["model"])
-            heads.load_state_dict(saved["heads"])
+            load_weights(start, model, heads)
         if config.vision_rate == 0:
             model.model.visual.requires_grad_(False)
         self.state = State(model, heads, _optimizer(model, heads, config), np.random.default_rng([seed, self.rank]))
@@ -211,6 +213,26 @@ class Trainer:
         state.optimizer.load_state_dict(saved["optimizer"])
         state.rng.bit_generator.state = saved["rng"]
         state.step = saved["step"]
+
+
+def save_weights(path: Path, model: Any, heads: CellHeads, dtype: torch.dtype = torch.float32) -> None:
+    """Weights of the model and of what reads its states in training, as one safetensors file."""
+    state = {f"model.{name}": value for name, value in model.state_dict().items() if name != _TIED}
+    state |= {f"heads.{name}": value for name, value in heads.state_dict().items()}
+    save_file({name: value.detach().to("cpu", dtype).contiguous() for name, value in state.items()}, path)
+
+
+def load_weights(path: Path, model: Any, heads: CellHeads) -> None:
+    """What save_weights wrote. Raises InvalidOption where the file is another model's."""
+    saved = load_file(path)
+    try:
+        kept = {name.removeprefix("model."): value for name, value in saved.items() if name.startswith("model.")}
+        model.load_state_dict({**kept, _TIED: kept[_EMBEDDING]})
+        heads.load_state_dict(
+            {name.removeprefix("heads."): value for name, value in saved.items() if name.startswith("heads.")}
+        )
+    except (KeyError, RuntimeError) as error:
+        raise InvalidOption(f"{path} holds the weights of another model: {str(error).splitlines()[0]}") from error
 
 
 def _trained(state: State) -> list[torch.nn.Parameter]:
