@@ -121,6 +121,8 @@ def _greedy(engine: Engine, reference: Reference, episode: Episode) -> Check:
     logits = engine.read(sequence, prompt, watch)
     said = []
     for _ in range(GREEDY_TOKENS):
+        # A trained model would end its turn sooner; generate(), told to go on, leaves the same tokens out.
+        logits[reference.ends] = -np.inf
         said.append(int(logits.argmax()))
         logits = engine.step(sequence, said[-1], watch)
     equal = sum(a == b for a, b in zip(said, expected, strict=True))

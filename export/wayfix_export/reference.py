@@ -53,6 +53,9 @@ class Reference:
             folder, dtype=torch.float32, attn_implementation="sdpa"
         ).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        ends = self.model.generation_config.eos_token_id
+        self.ends: list[int] = [ends] if isinstance(ends, int) else list(ends or ())
+        """Tokens that end generate()."""
         self._processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
 
     def patches(self, image: NDArray[np.uint8]) -> ReferencePatches:
