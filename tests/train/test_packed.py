@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,11 +80,24 @@ def test_shared_prefix_and_batched_images_give_what_the_stock_forward_gives(shar
 def test_further_sentences_on_a_zoom_do_not_disturb_the_episode(shard: Shard) -> None:
     step = SceneStep(new_model(TOKENIZER), CellHeads(192), TOKENIZER)
     episode = next(e for e in shard.searches if e.local)
-    alone, packed = step.row(shard, episode, local=False), step.row(shard, episode, local=True)
+    alone, packed = step.rows.row(shard, episode, local=False), step.rows.row(shard, episode, local=True)
     n = len(alone.ids)
     assert packed.seen is not None and len(packed.ids) > n
     assert not packed.seen[:n, n:].any()
     assert len(packed.learned) == len(alone.learned) + len(episode.local)
+
+
+def test_names_are_spelt_with_other_letters_the_same_way_throughout(shard: Shard) -> None:
+    step = SceneStep(new_model(TOKENIZER), CellHeads(192), TOKENIZER, np.random.default_rng(0))
+    episode = next(e for e in shard.decisions if len(e.learned) == 2)
+    before = TOKENIZER.decode([int(i) for i in episode.ids if i != PAD], skip_special_tokens=False)
+    row = step.rows.row(shard, episode, local=False)
+    after = TOKENIZER.decode([int(i) for i in row.ids if i != PAD], skip_special_tokens=False)
+    old, new = (re.search(r'"landmark_name": "([^"]+)"', text)[1] for text in (before, after))  # type: ignore[index]
+    assert len(old) == len(new) and old != new
+    assert after.lower().count(new.lower()) >= before[before.index("Find: ") :].lower().count(old.lower())
+    # Words stay words.
+    assert new.split()[-1] == old.split()[-1]
 
 
 def test_number_loss_is_cross_entropy_for_words_and_forgiving_for_near_numbers() -> None:
@@ -109,7 +123,7 @@ def test_gradients_reach_every_part(shard: Shard) -> None:
     model, heads = new_model(TOKENIZER), CellHeads(192)
     step = SceneStep(model, heads, TOKENIZER)
     searches = [e for e in shard.searches if e.local][:1]
-    aims = [e for e in shard.decisions if step.is_aim(e)]
+    aims = [e for e in shard.decisions if step.rows.is_aim(e)]
     total, log = step.scene_loss(shard, Plan(aims[:2], shard.decisions[:3], searches), Weights())
     more, crops = step.crops_loss(shard, searches, Weights())
     (total + more).backward()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from wayfix.agent.protocol import format_answer
 from wayfix.geo.boxes import UNIT_MAX, UnitBox
-from wayfix.policy.engine.positions import token_positions
 from wayfix_train.data.shards import Picture, Shard, TokenEpisode
-from wayfix_train.nano.layout import MERGE, PATCH
 from wayfix_train.nano.losses import CellHeads, NumberLoss, cell_loss, heat
 from wayfix_train.nano.packed import Batch, Features, Looks, Past, encode_images, pad_batch, read_text
+from wayfix_train.nano.rows import Row, RowMaker
 from wayfix_train.nano.tokenizer import number_tokens
 
 LOOK_LAYERS = (2, 3)
@@ -40,21 +38,6 @@ class Weights:
 
 
 @dataclass
-class Row:
-    """A sequence after the shared prefix, with what is to be learned of it."""
-
-    ids: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    learned: list[tuple[int, int]]
-    """Ranges of `ids`."""
-    pictures: list[int]
-    """Beyond the overview."""
-    seen: NDArray[np.bool_] | None = None
-    looked_at: list[tuple[range, int, UnitBox]] = field(default_factory=list)
-    """(tokens that are numbers, picture by place in the episode, box): where a good reader would look."""
-
-
-@dataclass
 class Plan:
     """What a step takes of a shard."""
 
@@ -69,17 +52,19 @@ class Plan:
 class SceneStep:
     """Computes the losses of a shard."""
 
-    def __init__(self, model: torch.nn.Module, heads: CellHeads, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        heads: CellHeads,
+        tokenizer: Tokenizer,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        """With `rng` the letters of names are exchanged in every episode, so that copying is learned, not names."""
         self.visual, self.text = model.model.visual, model.model.language_model
-        self.head, self.heads, self.tokenizer = model.lm_head, heads, tokenizer
+        self.head, self.heads = model.lm_head, heads
+        self.rows = RowMaker(tokenizer, rng)
         self.device = model.lm_head.weight.device
         self.numbers = NumberLoss(number_tokens(tokenizer), model.config.text_config.vocab_size, self.device)
-        self._values = self.numbers.value.cpu().numpy()
-        self._numbers = number_tokens(tokenizer)
-        self.pad = tokenizer.get_vocab()["<|image_pad|>"]
-        self.vocabulary = tokenizer.get_vocab()
-        self.find = tokenizer.token_to_id("\nFind: ")
-        self.left = tokenizer.token_to_id("\nTurns left: ")
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -97,11 +82,11 @@ class SceneStep:
 
     def text_loss(self, shard: Shard, episodes: Sequence[TokenEpisode], sigma: float) -> dict[str, Tensor]:
         """Losses of decisions without any image: names are copied, and numbers follow from a landmark's."""
-        rows = [self.row(shard, episode, local=False) for episode in episodes]
+        rows = [self.rows.row(shard, episode, local=False) for episode in episodes]
         first = episodes[0].ids.astype(np.int64)
-        end = int(np.flatnonzero(first == self.find)[0])
-        positions, _ = self._positions(shard, episodes[0])
-        words = np.flatnonzero(first[:end] != self.pad)
+        end = int(np.flatnonzero(first == self.rows.find)[0])
+        positions, _ = self.rows.positions(shard, episodes[0])
+        words = np.flatnonzero(first[:end] != self.rows.pad)
         nothing = torch.zeros((0, 2), dtype=torch.int64, device=self.device)
         prefix = Batch(self._tensor(first[words][None]), positions[:, None, words], None, nothing)
         _, past = read_text(self.text, prefix)
@@ -112,75 +97,12 @@ class SceneStep:
         self, shard: Shard, searches: Sequence[TokenEpisode], weights: Weights
     ) -> tuple[Tensor, dict[str, float]]:
         """Perception alone: what is where in zooms, many short sentences on each, without an episode around them."""
-        rows = [self._crop_row(shard, episode) for episode in searches]
+        rows = [self.rows.crop_row(shard, episode) for episode in searches]
         features, cells, accuracy = self._zooms(shard, rows)
         losses, looks, scores = self._rows_loss(rows, None, features, weights.sigma, 0)
         total = weights.cells * cells + 0.2 * losses["call"] + _taught(losses) + weights.looks * looks
         found = {"acc": accuracy, **_floats(losses), "look": float(looks.detach()), **scores}
         return total, {f"crop_{name}": value for name, value in found.items()}
-
-    def _crop_row(self, shard: Shard, episode: TokenEpisode) -> Row:
-        """A zoom, and behind it its sentences, each seeing only the zoom and itself."""
-        picture = episode.pictures[episode.answer_view]
-        rows, columns = _grid(shard.pictures[picture])
-        opened, closed = (self.vocabulary[f"<|vision_{end}|>"] for end in ("start", "end"))
-        trunk = np.array([opened, *[self.pad] * (rows * columns // MERGE**2), closed], np.int64)
-        positions, after = token_positions(trunk, [(rows, columns)], self.pad, 0, MERGE)
-        row = Row(trunk, positions, [], [picture])
-        blocks = []
-        for query in episode.local:
-            words = self.tokenizer.encode(query.query, add_special_tokens=False).ids
-            blocks.append((self._short(words, '", "box": [', query.box), query.box))
-        self._append(row, blocks, len(trunk), after, 1)
-        return row
-
-    def is_aim(self, episode: TokenEpisode) -> bool:
-        """Whether a decision ends in a zoom to its target."""
-        if episode.target is None or not episode.learned:
-            return False
-        start, end = episode.learned[-1]
-        return self.vocabulary['zoom_in", "arguments": {"source_view_id": "'] in episode.ids[start:end]
-
-    def _aim_row(self, shard: Shard, episode: TokenEpisode) -> Row:
-        """A decision as one short block: the sentence, where its landmark lies, and the aim."""
-        whole = self.row(shard, episode, local=False)
-        words = whole.ids[1 : int(np.flatnonzero(whole.ids == self.vocabulary["<|im_end|>"])[0])]
-        told = np.flatnonzero(whole.ids == self.vocabulary['], "world": {"center": ['])
-        if len(told):
-            first = np.flatnonzero(whole.ids[: told[0]] == self.vocabulary['", "box": ['])
-            words = np.concatenate([words, whole.ids[first[-1] : told[0]]]) if len(first) else words
-        numbers, view, box = whole.looked_at[-1]
-        values = self._values[whole.ids[list(numbers)]].tolist()
-        ids = self._short(words.tolist(), '", "crop_box": [', (values[0], values[1], values[2], values[3]))
-        positions = whole.positions[:, :1] + np.arange(len(ids))
-        span = range(len(ids) - 7, len(ids), 2)
-        return Row(ids, positions, [(len(ids) - 7, len(ids))], [], None, [(span, view, box)])
-
-    def _short(self, words: Sequence[int], opening: str, box: UnitBox) -> NDArray[np.int64]:
-        comma = self.vocabulary[", "]
-        numbers = [self._numbers[value] for value in box]
-        coordinates = [token for number in numbers for token in (number, comma)][:-1]
-        return np.array([self.find, *words, self.vocabulary[opening], *coordinates], np.int64)
-
-    def _append(
-        self, row: Row, blocks: Sequence[tuple[NDArray[np.int64], UnitBox]], split: int, after: int, view: int
-    ) -> None:
-        """Put blocks that end in a box behind a row; they see its first `split` tokens and themselves."""
-        n = len(row.ids)
-        total = n + sum(len(block) for block, _ in blocks)
-        seen = np.zeros((total, total), np.bool_)
-        seen[:n, :n] = np.tril(np.ones((n, n), np.bool_))
-        ids, positions, at = [row.ids], [row.positions], n
-        for block, box in blocks:
-            end = at + len(block)
-            seen[at:end, :split] = True
-            seen[at:end, at:end] = np.tril(np.ones((len(block), len(block)), np.bool_))
-            ids.append(block)
-            positions.append(np.tile(after + np.arange(len(block)), (3, 1)))
-            row.learned.append((end - 7, end))
-            row.looked_at.append((range(end - 7, end, 2), view, box))
-            at = end
-        row.ids, row.positions, row.seen = np.concatenate(ids), np.concatenate(positions, axis=1), seen
 
     def scene_loss(self, shard: Shard, plan: Plan, weights: Weights) -> tuple[Tensor, dict[str, float]]:
         """What is learned behind one reading of the overview."""
@@ -195,13 +117,13 @@ class SceneStep:
             total = total + weights.cells * cells.total
             log["v0_acc"] = cells.accuracy
         past, start = self._read_prefix(shard, shard.decisions[0], overview)
-        aims = [self._aim_row(shard, episode) for episode in plan.aims]
+        aims = [self.rows.aim_row(shard, episode) for episode in plan.aims]
         # Half of the decisions are short: padding those to the longest would cost as much again.
-        rows = sorted((self.row(shard, e, local=False) for e in plan.decisions), key=lambda row: len(row.ids))
+        rows = sorted((self.rows.row(shard, e, local=False) for e in plan.decisions), key=lambda row: len(row.ids))
         groups: list[tuple[str, list[Row], dict[int, tuple[Tensor, list[Tensor]]] | None]]
         groups = [("aim", aims, None), ("short", rows[: len(rows) // 2], None), ("long", rows[len(rows) // 2 :], None)]
         if plan.searches:
-            rows = [self.row(shard, e, local=True) for e in plan.searches]
+            rows = [self.rows.row(shard, e, local=True) for e in plan.searches]
             features, cells_total, log["zoom_acc"] = self._zooms(shard, rows)
             total = total + weights.cells * cells_total
             groups.append(("search", rows, features))
@@ -213,72 +135,12 @@ class SceneStep:
                 log[f"{name}_look"] = float(looks.detach())
         return total, log
 
-    def _positions(self, shard: Shard, episode: TokenEpisode) -> tuple[NDArray[np.int64], int]:
-        grids = [_grid(shard.pictures[n]) for n in episode.pictures]
-        return token_positions(episode.ids.astype(np.int64), grids, self.pad, 0, MERGE)
-
-    def row(self, shard: Shard, episode: TokenEpisode, local: bool) -> Row:
-        """The part of an episode after the prefix, with further sentences about its last zoom behind it."""
-        ids = episode.ids.astype(np.int64)
-        prefix = int(np.flatnonzero(ids == self.find)[0])
-        positions, _ = self._positions(shard, episode)
-        learned = [(start - prefix, end - prefix) for start, end in episode.learned]
-        row = Row(ids[prefix:], positions[:, prefix:], learned, list(episode.pictures[1:]))
-        if episode.learned:
-            self._look(row, episode, learned[-1])
-        if local and episode.local:
-            self._add_local(row, episode)
-        return row
-
-    def _look(self, row: Row, episode: TokenEpisode, span: tuple[int, int]) -> None:
-        """Supervise where the last turn looks: its target in the overview, or in the zoom it answers in."""
-        numbers = self._number_range(row.ids, span)
-        if episode.target is None or len(numbers) != 4:
-            return
-        if episode.answer_view > 0:
-            values = self._values[row.ids[list(numbers)]].tolist()
-            row.looked_at.append((numbers, episode.answer_view, (values[0], values[1], values[2], values[3])))
-        else:
-            row.looked_at.append((numbers, 0, episode.target))
-
-    def _number_range(self, ids: NDArray[np.int64], span: tuple[int, int]) -> range:
-        at = [i for i in range(*span) if self._values[ids[i]] >= 0]
-        return range(at[0], at[-1] + 1, 2) if len(at) == 4 else range(0)
-
-    def _add_local(self, row: Row, episode: TokenEpisode) -> None:
-        """Blocks that see what stands before the last restated query, and each itself."""
-        n = len(row.ids)
-        split = int(np.flatnonzero(row.ids == self.find)[-1])
-        tail = row.ids[int(np.flatnonzero(row.ids == self.left)[-1]) : row.learned[-1][0]]
-        blocks = []
-        for query in episode.local:
-            words = self.tokenizer.encode(query.query, add_special_tokens=False).ids
-            answer = self.tokenizer.encode(
-                format_answer(f"v{episode.answer_view}", query.box) + "<|im_end|>", add_special_tokens=False
-            ).ids
-            blocks.append((np.array([self.find, *words, *tail, *answer], np.int64), len(answer), query.box))
-        total = n + sum(len(block) for block, _, _ in blocks)
-        seen = np.zeros((total, total), np.bool_)
-        seen[:n, :n] = np.tril(np.ones((n, n), np.bool_))
-        ids, positions, at = [row.ids], [row.positions], n
-        for block, size, box in blocks:
-            end = at + len(block)
-            seen[at:end, :split] = True
-            seen[at:end, at:end] = np.tril(np.ones((len(block), len(block)), np.bool_))
-            ids.append(block)
-            positions.append(np.tile(row.positions[:, split][0] + np.arange(len(block)), (3, 1)))
-            row.learned.append((end - size, end))
-            numbers = self._number_range(block, (len(block) - size, len(block)))
-            row.looked_at.append((range(numbers.start + at, numbers.stop + at, 2), episode.answer_view, box))
-            at = end
-        row.ids, row.positions, row.seen = np.concatenate(ids), np.concatenate(positions, axis=1), seen
-
     def _read_prefix(self, shard: Shard, episode: TokenEpisode, overview: Features) -> tuple[Past, int]:
         """Keys and values of the shared prefix, and where the overview begins in it."""
         ids = episode.ids.astype(np.int64)
-        end = int(np.flatnonzero(ids == self.find)[0])
-        positions, _ = self._positions(shard, episode)
-        places = np.flatnonzero(ids[:end] == self.pad)
+        end = int(np.flatnonzero(ids == self.rows.find)[0])
+        positions, _ = self.rows.positions(shard, episode)
+        places = np.flatnonzero(ids[:end] == self.rows.pad)
         image_rows = self._tensor(np.stack([np.zeros_like(places), places], axis=1))
         batch = Batch(self._tensor(ids[None, :end]), positions[:, None, :end], None, image_rows)
         batch.images, batch.deep = overview.tokens[0], [deep[0] for deep in overview.deep]
@@ -319,7 +181,7 @@ class SceneStep:
             [r.ids for r in rows], [r.positions for r in rows], [r.seen for r in rows], prefix, self.device
         )
         if features:
-            at = [(b, int(i)) for b, row in enumerate(rows) for i in np.flatnonzero(row.ids == self.pad)]
+            at = [(b, int(i)) for b, row in enumerate(rows) for i in np.flatnonzero(row.ids == self.rows.pad)]
             batch.image_rows = torch.tensor(at, device=self.device).view(-1, 2)
             order = [features[n] for row in rows for n in row.pictures]
             if order:
@@ -352,7 +214,7 @@ class SceneStep:
         spots = [(b, i - 1) for b, row in enumerate(rows) for span, _, _ in row.looked_at for i in span]
         if not spots:
             return torch.zeros((), device=self.device)
-        boxes = [self._values[row.ids[list(span)]] for row in rows for span, _, _ in row.looked_at for _ in span]
+        boxes = [self.rows.values[row.ids[list(span)]] for row in rows for span, _, _ in row.looked_at for _ in span]
         at = torch.tensor(spots, device=self.device)
         said = self.heads.corners(hidden[at[:, 0], at[:, 1]])
         return (said - self._tensor(np.stack(boxes).astype(np.float32) / UNIT_MAX)).abs().mean()
@@ -370,7 +232,7 @@ class SceneStep:
             if view == 0:
                 start, shape = overview_start, (24, 24)
             else:
-                pads = np.flatnonzero(rows[b].ids == self.pad)
+                pads = np.flatnonzero(rows[b].ids == self.rows.pad)
                 runs = np.split(pads, np.flatnonzero(np.diff(pads) > 1) + 1)
                 start, length = prefix + int(runs[view - 1][0]), len(runs[view - 1])
                 side = int(np.sqrt(length))
@@ -394,7 +256,7 @@ class SceneStep:
                 if len(found) != 4 or None in found:
                     continue
                 said = [int(guess[n]) for n in found if n is not None]
-                true = [int(self._values[row.ids[i]]) for i in span]
+                true = [int(self.rows.values[row.ids[i]]) for i in span]
                 ious.append(_iou(said, true))
                 if view == 0:
                     # The far corner follows from the near one, so the near one tells whether the object will be seen.
@@ -410,10 +272,6 @@ def _taught(losses: dict[str, Tensor]) -> Tensor:
 
 def _floats(losses: dict[str, Tensor]) -> dict[str, float]:
     return {name: float(loss.detach()) for name, loss in losses.items()}
-
-
-def _grid(picture: Picture) -> tuple[int, int]:
-    return picture.image.shape[0] // PATCH, picture.image.shape[1] // PATCH
 
 
 def _iou(a: Sequence[int], b: Sequence[int]) -> float:

@@ -104,7 +104,7 @@ class Trainer:
         if config.vision_rate == 0:
             model.model.visual.requires_grad_(False)
         self.state = State(model, heads, _optimizer(model, heads, config), np.random.default_rng([seed, self.rank]))
-        self.scene_step = SceneStep(model, heads, tokenizer)
+        self.scene_step = SceneStep(model, heads, tokenizer, self.state.rng)
         latest = folder / f"latest-{self.rank}.pt"
         if latest.exists():
             self._restore(torch.load(latest, weights_only=False, map_location=device))
@@ -164,7 +164,7 @@ class Trainer:
             loss, log = self.scene_step.crops_loss(shard, zooms, weights)
         if self.state.step % config.scene_every:
             return loss, log
-        aims = [e for e in shard.decisions if self.scene_step.is_aim(e)]
+        aims = [e for e in shard.decisions if self.scene_step.rows.is_aim(e)]
         plan = Plan(
             _some(aims, config.aims, rng),
             _some(shard.decisions, config.decisions, rng),
