@@ -81,9 +81,13 @@ class Layers:
         return self.graph.node("MatMulNBits", x, *operands, domain=MICROSOFT, **attributes)
 
     def _dynamic_int8(self, name: str, x: str, weight: NDArray[np.float32]) -> str:
-        values, scales = channels_int8(weight)
-        operands = self.graph.weight(f"{name}.weight", values), self.graph.weight(f"{name}.scale", scales)
-        return self.graph.node("DynamicQuantizeMatMul", x, *operands, domain=MICROSOFT)
+        signed, scales = channels_int8(weight)
+        # Unsigned: with signed weights x86 processors that lack VNNI add products in 16 bits, and these overflow.
+        values = (signed.astype(np.int16) + 128).astype(np.uint8)
+        zeros = np.full(len(scales), 128, np.uint8)
+        operands = (("weight", values), ("scale", scales), ("zero", zeros))
+        stored = (self.graph.weight(f"{name}.{part}", array) for part, array in operands)
+        return self.graph.node("DynamicQuantizeMatMul", x, *stored, domain=MICROSOFT)
 
     def _static_int8(self, name: str, x: str, weight: NDArray[np.float32]) -> str:
         g = self.graph
