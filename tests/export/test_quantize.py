@@ -74,7 +74,9 @@ class TestMatMulNBits:
         error, most = np.abs(values - blocks), np.abs(blocks).max(axis=2, keepdims=True)
         # The range has one step more on the side of the largest magnitude; what is as large on the other is cut off.
         cut = nbits_values(packed, bits) == (1 << (bits - 1)) - 1
-        assert np.all(error <= np.where(cut, 1.0, 0.5) * steps + EPSILON * most)
+        # A scale under the smallest normal number may vanish, and the weights with it.
+        smallest = np.finfo(np.float32).tiny
+        assert np.all(error <= np.where(cut, 1.0, 0.5) * steps + EPSILON * most + smallest)
 
     @both
     @given(weight=any_weight)
